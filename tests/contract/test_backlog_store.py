@@ -28,7 +28,6 @@ from fairlead.ports.backlog_store import BacklogStore, Fenced, OwnedBacklog
 from services.postgres import PostgresServer
 from tests.builders import trigger
 from tests.cassandra_scans import traced
-from tests.simulation.memory_backlog import MemoryBacklogStore
 
 T = TypeVar("T")
 
@@ -53,8 +52,6 @@ async def opened(kind: str, url: str) -> Adapter:
         store = CassandraBacklogStore(url)
         await store.migrate()
         return store
-    if kind == "memory":
-        return MemoryBacklogStore()
     settings = Settings(url, backlog="database")
     connections = connect(settings, SYSTEM_CLOCK, {}, lambda what, count: None)
     connections.cluster.migrate()
@@ -70,7 +67,7 @@ async def closed(store: Adapter) -> None:
         database.close()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "cassandra"])
+@pytest.fixture(params=["sqlite", "postgres", "cassandra"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -78,8 +75,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def url(kind: str, request: pytest.FixtureRequest) -> str:
     """Return the URL of a new database, for each kind of store."""
-    if kind == "memory":
-        return ""
     fixture = "migrated_cassandra_url" if kind == "cassandra" else f"{kind}_url"
     return str(request.getfixturevalue(fixture))
 
@@ -94,9 +89,6 @@ async def store(kind: str, url: str) -> AsyncIterator[BacklogStore]:
 @pytest.fixture
 async def other(kind: str, url: str, store: Adapter) -> AsyncIterator[BacklogStore]:
     """Return another node's store on the same data."""
-    if kind == "memory":
-        yield store
-        return
     other = await opened(kind, url)
     yield other
     await closed(other)
@@ -136,6 +128,11 @@ async def insist(call: Callable[[], Awaitable[T]]) -> T:
                 return await call()
             except StoreUnavailable:
                 await asyncio.sleep(0.2)
+
+
+def level_of(entry: Trigger) -> Level:
+    assert entry.level is not None
+    return entry.level
 
 
 async def everything(store: Adapter, lane: LaneKey = LANE) -> list[Trigger]:
@@ -202,8 +199,6 @@ async def test_a_take_over_of_one_partition_fences_no_owner_of_another(store: Ad
 async def test_a_lane_whose_record_cannot_be_read_begins_anew(
     store: Adapter, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if kind == "memory":
-        pytest.skip("records in memory are not stored as text")
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     sound = record_of(make(3), buffered=2)
     await store.write(LANE, range_id, [], sound)
@@ -274,7 +269,7 @@ async def test_a_repeated_write_changes_nothing(store: Adapter) -> None:
     more = make(5, first=100)
     # Some entries exist already, as after a write that succeeded in part and is tried again.
     await store.write(LANE, range_id, entries[10:] + more, record_of(more))
-    assert await store.count(LANE, LOWEST) == len({entry.level for entry in entries + more})
+    assert len(await everything(store)) == len({entry.level for entry in entries + more})
 
 
 async def test_a_write_without_entries_saves_the_record_and_leaves_the_rows(store: Adapter) -> None:
@@ -282,9 +277,7 @@ async def test_a_write_without_entries_saves_the_record_and_leaves_the_rows(stor
     entries = make(3)
     await store.write(LANE, range_id, entries, record_of(entries))
     for n in range(3):
-        record = record_of(
-            entries, ack_level=Level(n, n), read_level=Level(n + 1, 0), virtual_time=n
-        )
+        record = record_of(entries, ack_level=Level(n, n), read_level=Level(n + 1, 0), buffered=n)
         await store.write(LANE, range_id, [], record)
         assert (await store.records())[PARTITION].lanes == {5: record}
     assert await everything(store) == entries
@@ -305,7 +298,7 @@ async def test_a_concurrent_read_sees_all_of_a_write_or_nothing(
     async def read_often() -> None:
         while True:
             is_last = is_written.is_set()
-            count = await other.count(LANE, LOWEST)
+            count = len(await everything(other))
             kept = (await other.records())[PARTITION].lanes
             seen.add(count)
             if count:
@@ -353,7 +346,6 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
         ack_level=Level(2**62, 2**62),
         read_level=Level(2**62, 2**62 - 1),
         max_level=Level(2**62, 2**62),
-        virtual_time=2**62,
         read_seq=2**55,
         buffered=10_000,
         next_passes=[(text, 2**62 - n) for n, text in enumerate(texts)],
@@ -401,7 +393,7 @@ async def test_a_read_returns_entries_above_a_level_ascending_up_to_a_limit_and_
     for level in (Level(3, 4), Level(3, 10), Level(3, 11), Level(4, 0), Level(10, 5)):
         above = [entry for entry in entries if entry.level > level]
         assert await store.read_above(LANE, level, 12) == above[:12]
-        assert await store.count(LANE, level) == len(above)
+        assert (await store.ahead(LANE, level))[0] == len(above)
 
 
 async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> None:
@@ -429,12 +421,9 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
     for n, lane in enumerate(lanes):
         kept = [] if lane == cleared else entries[lane]
         assert await store.read_above(lane, LOWEST, 100) == kept
-        assert await store.count(lane, LOWEST) == len(kept)
         assert await store.ahead(lane, LOWEST, Level(10**9, 0)) == (len(kept), len(kept))
-        assert (await store.entry(lane, entries[lane][0].id)) == (kept[0] if kept else None)
-        assert await store.levelled(lane, LOWEST, [(entry.id, 1) for entry in entries[lane]]) == {
-            entry.id for entry in kept
-        }
+        asked = [entry.id for entry in entries[lane]]
+        assert sorted(await store.entries(lane, LOWEST, asked), key=level_of) == kept
     assert await store.records() == {
         PartitionKey(*key): OwnedBacklog(
             range_id,
@@ -477,7 +466,7 @@ async def test_a_delete_removes_exactly_the_entries_at_or_below_a_level(store: A
     await store.write(
         LANE, range_id, [msgspec.structs.replace(e, level=Level(100, e.seq)) for e in more], record
     )
-    assert await store.count(LANE, LOWEST) == len(entries) + 3
+    assert len(await everything(store)) == len(entries) + 3
     await store.delete_through(LANE, range_id, Level(10**6, 0))
     assert await everything(store) == []
 
@@ -485,51 +474,21 @@ async def test_a_delete_removes_exactly_the_entries_at_or_below_a_level(store: A
 # lookups ------------------------------------------------------------------------------------------
 
 
-async def test_levelled_returns_the_tasks_with_an_entry_above_a_level_and_the_same_version(
-    store: Adapter,
-) -> None:
+async def test_entries_returns_all_entries_of_tasks_above_a_level(store: Adapter) -> None:
     range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(50)
-    again = msgspec.structs.replace(
-        entries[7], version=4, level=Level(5000, 5000)
-    )  # a second entry of the task, above the first
+    entries = make(250)
+    again = msgspec.structs.replace(entries[7], version=4, level=Level(5000, 5000))
     await store.write(LANE, range_id, [*entries, again], record_of([*entries, again]))
-    unknown = make(2)
-    asked = [(entry.id, 1) for entry in [*entries, *unknown]]
-    level = entries[9].level
-    assert await store.levelled(LANE, LOWEST, asked) == {entry.id for entry in entries}
-    assert await store.levelled(LANE, level, asked) == {entry.id for entry in entries[10:]}
-    assert await store.levelled(LANE, level, [(entry.id, 2) for entry in entries]) == set()
-    assert await store.levelled(LANE, level, [(again.id, 4)]) == {again.id}
-    assert await store.levelled(LANE, level, [(again.id, 1), (again.id, 3), (again.id, 5)]) == set()
-    assert await store.levelled(LANE, level, []) == set()
-    assert await store.levelled(LANE, Level(5000, 5000), asked) == set()
+    asked = [*(entry.id for entry in [*entries, *make(2)]), NO_ID]
 
+    async def found(level: Level, asked: list[str]) -> list[Trigger]:
+        return sorted(await store.entries(LANE, level, asked), key=level_of)
 
-async def test_last_passes_shows_where_the_entries_of_each_key_end(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(30)
-    light = msgspec.structs.replace(entries[29], weight=0.5)
-    await store.write(LANE, range_id, [*entries[:29], light], record_of(entries))
-    for start, limit in ((0, 40), (0, 7), (12, 1)):
-        above = entries[start].level
-        learnt: dict[str, tuple[int, float]] = {}
-        while above is not None:
-            found = await store.last_passes(LANE, above, limit)
-            assert len(found.keys) <= limit
-            for key, pass_, weight in found.keys:
-                learnt[key] = pass_, min(weight, learnt.get(key, (0, weight))[1])
-            above = found.through
-        rows = [*entries[:29], light][start + 1 :]
-        assert learnt == {
-            row.fairness_key: (
-                max(r.level.pass_ for r in rows if r.fairness_key == row.fairness_key),
-                min(r.weight for r in rows if r.fairness_key == row.fairness_key),
-            )
-            for row in rows
-        }
-    assert await store.last_passes(LANE, Level(10**6, 0), 5) == ([], None)
-    assert await store.last_passes(LANE._replace(priority=4), LOWEST, 5) == ([], None)
+    assert await found(LOWEST, asked) == [*entries, again]
+    assert await found(entries[9].level, asked) == [*entries[10:], again]
+    assert await found(Level(5000, 5000), asked) == []
+    assert await found(LOWEST, [entries[7].id]) == [entries[7], again]
+    assert await found(LOWEST, []) == []
 
 
 async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels(
@@ -544,19 +503,7 @@ async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels
     assert await store.ahead(LANE, entries[3].level, entries[14].level) == (10, 7)
     assert await store.ahead(LANE, LOWEST, Level(10**6, 0)) == (30, 7)
     assert await store.ahead(LANE, LOWEST, Level(10**6, 0), 3) == (3, 3)
-    assert await store.count(LANE, LOWEST, 3) == 3
-    assert await store.count(LANE, LOWEST, 1000) == 30
-
-
-async def test_entry_returns_the_highest_entry_of_a_task(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(30)
-    higher = msgspec.structs.replace(entries[2], version=2, level=Level(155, 40))
-    await store.write(LANE, range_id, [*entries, higher], record_of(entries))
-    assert await store.entry(LANE, entries[3].id) == entries[3]
-    assert await store.entry(LANE, entries[2].id) == higher
-    assert await store.entry(LANE, make(1)[0].id) is None
-    assert await store.entry(LANE, NO_ID) is None
+    assert await store.ahead(LANE, entries[9].level) == (20, 7)
 
 
 # crashes ------------------------------------------------------------------------------------------
@@ -640,30 +587,6 @@ async def test_on_cassandra_a_read_above_the_ack_level_scans_no_tombstones(
     await store.delete_through(LANE, range_id, entries[49].level)
     assert await read(LOWEST) == (entries[50:60], 2)
     assert await read(entries[49].level) == (entries[50:60], 0)
-    await closed(store)
-
-
-async def test_on_cassandra_a_lookup_reads_only_the_entries_of_its_tasks(
-    cassandra_driver: Any, migrated_cassandra_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = await opened("cassandra", migrated_cassandra_url)
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
-    entries = make(3000)
-    await insist(lambda: store.write(LANE, range_id, entries, record_of(entries)))
-    rows, read = store.session.rows, []
-
-    async def counted(*args: Any, **options: Any) -> AsyncIterator[Any]:
-        async for row in rows(*args, **options):
-            read.append(row)
-            yield row
-
-    monkeypatch.setattr(store.session, "rows", counted)
-    asked = [*entries[10:20], *make(5)]
-    found = await store.levelled(LANE, LOWEST, [(entry.id, 1) for entry in asked])
-    assert found == {entry.id for entry in entries[10:20]}
-    assert len(read) < 60  # groups, and the entries found
-    assert await store.entry(LANE, entries[7].id) == entries[7]
-    assert len(read) < 100
     await closed(store)
 
 

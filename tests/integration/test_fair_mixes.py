@@ -42,8 +42,7 @@ def check_empty(node: Any) -> None:
     if parts.intake.backlogs is not None:
         for partition in parts.intake.backlogs._partitions.values():
             for lane in partition._lanes.values():
-                assert not len(lane.backlog) and not lane.arrivals
-                assert not lane.backlog._levels._tenants and not lane.backlog._levels._waiting
+                assert not len(lane.backlog) and not lane.arriving
     assert not len(table) and table.take(1, parts.context.clock.monotonic()) == ([], [])
     assert not table._board.columns and not table._board.strands
     for flow in [flow for lane in table._board.lanes.values() for flow in lane.flows.values()]:

@@ -61,7 +61,7 @@ async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_ke
         assert matched is not None, finding.what
         owner, pass_, ahead = matched.groups()
         assert owner == node.settings.name
-        assert int(pass_) == 99_000_001  # from 1 on, the level of the hundredth task of its key
+        assert int(pass_) == 99_000_002  # from 2 on, the level of the hundredth task of its key
         assert (
             195 <= int(ahead) <= 200
         )  # 99 of its own key and 100 of the other, without those already dispatched

@@ -185,11 +185,10 @@ def _use_backlog(store: PostgresTaskStore, explain: Explainer, size: int) -> Non
         for number, trigger in enumerate(triggers)
     ]
     record = LaneRecord()
-    do(backlog._write(LANE, range_id, entries, record, backlog._insert), explain)
+    do(backlog._write(LANE, range_id, entries, record), explain)
     start = Level(range_id, -1)
-    do(backlog._read_above(LANE, start, size), explain)
-    do(backlog._levelled(LANE, start, [(e.id, e.version) for e in entries]), explain)
-    do(backlog._rows("entry", entries[0].id, *LANE), explain)
+    do(backlog._rows("read_above", *LANE, *start, size), explain)
+    do(backlog._rows("entries", batch([entry.id for entry in entries]), *LANE, *start), explain)
     do(backlog._delete_through(LANE, range_id, Level(range_id, size)), explain)
 
 

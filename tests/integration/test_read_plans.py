@@ -224,15 +224,9 @@ def _of_backlog(store: PostgresTaskStore) -> Iterator[Read]:
     backlog = PostgresBacklogStore(store)
     quiet, middle, behind = LaneKey(QUIET, 0, 5), Level(MIDDLE, 0), Level(MIDDLE + FEW, 0)
     yield Read("take_over", backlog._take_over([PartitionKey("mail", 0)]))
-    yield Read("last_passes", backlog._last_passes(LANE, middle, FEW))
-    yield Read("last_passes of few", backlog._last_passes(quiet, Level(0, 0), 10_000))
-    yield Read("last_passes at the end", backlog._last_passes(LANE, Level(ROWS - 10, 0), 10_000))
     yield Read("ahead", backlog._rows("ahead", *LANE, *middle, *behind, 10_000))
     yield Read("ahead of many", backlog._rows("ahead", *LANE, 0, 0, *middle, FEW))
     yield Read("ahead of few", backlog._rows("ahead", *quiet, 0, 0, *middle, 10_000))
-    yield Read("count", backlog._rows("count", *LANE, ROWS - FEW, 0, 10_000))
-    yield Read("count of many", backlog._rows("count", *LANE, 0, 0, FEW))
-    yield Read("count of few", backlog._rows("count", *quiet, 0, 0, 10_000))
     yield Read("records", backlog._records())
 
 

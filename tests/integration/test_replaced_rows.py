@@ -157,9 +157,9 @@ def test_the_record_of_a_lane_is_kept_without_a_read_of_earlier_ones(
     range_id = asyncio.run(backlog.take_over([key]))[key].range_id
     for number, explain in rounds(store):
         record = LaneRecord(read_seq=number)
-        write = backlog._write(lane, range_id, [], record, backlog._insert)
+        write = backlog._write(lane, range_id, [], record)
         for _ in range(300):
-            store.database.run(backlog._write(lane, range_id, [], record, backlog._insert))
+            store.database.run(backlog._write(lane, range_id, [], record))
         do(write, explain)
     found = asyncio.run(backlog.take_over([key]))[key]
     assert [each.read_seq for each in found.lanes.values()] == [ROUNDS]

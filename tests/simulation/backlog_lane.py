@@ -7,12 +7,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
-from fairlead.core.levels.backlog import Backlog, BacklogWrite
+from fairlead.core.levels.backlog import Backlog
 from fairlead.model import LOWEST, LaneKey, LaneRecord, Level, PartitionKey, Trigger
 
 LANE = LaneKey("post", 0, 5)
 PARTITION = PartitionKey("post", 0)
+CLAIM = "claim"
+"""Kind of the calls that claim tasks."""
 
 
 @dataclass(eq=False)
@@ -57,12 +60,10 @@ class Owner:
     to_ack: list[Trigger] = field(default_factory=list)
     intake: list[Trigger] | None = None
     """Triggers read from the source, while the store is asked which of them have a level."""
-    write: BacklogWrite | None = None
     placed: Sequence[Trigger] = ()
     """Triggers that got their levels for the current write."""
-    is_write_to_repeat: bool = False
-    is_busy: set[str] = field(default_factory=set)
-    """Kinds of calls that the owner makes one at a time, with one under way."""
+    is_calling: bool = False
+    """Whether a call to the store is under way. Claims go on meanwhile."""
     ack_level: Level = LOWEST
     """Ack level (A) after the previous step."""
 
@@ -76,7 +77,7 @@ class Owner:
         """Yield all triggers that the owner has and has not acked."""
         yield from self.table.values()
         yield from self.backlog._taken.values()
-        yield from self.write.entries if self.write is not None else ()
+        yield from self.backlog.write.entries if self.backlog.write is not None else ()
 
 
 def above(rows: Sequence[Trigger], level: Level) -> Sequence[Trigger]:
@@ -99,7 +100,7 @@ def shown(value: Any) -> Any:
         return f"{value.pass_ / 1e6:g}/{value.id >> 40}.{value.id & (1 << 40) - 1}"
     if isinstance(value, Trigger):
         version = f"v{value.version}" if value.version > 1 else ""
-        return f"{value.id}{version}" + (
+        return f"t{UUID(value.id).int}{version}" + (
             f"@{shown(value.level)}" if value.level else f"({value.fairness_key})"
         )
     if isinstance(value, LaneRecord):

@@ -54,7 +54,8 @@ def check_none_lost(owner: Owner, stored: Sequence[Trigger], waiting: Waiting) -
 def check_memory(backlog: Backlog, stored: set[Level]) -> None:
     """Check that memory holds the stored entries in (A, R]. `stored` has the entries above A."""
     assert not (stored and backlog.is_at_end) or max(stored) <= backlog.max_level, "a row above M"
-    if backlog.is_writing:
+    assert backlog._loaded.keys().isdisjoint(backlog._taken), "a trigger waits that was taken"
+    if backlog.write is not None:
         return
     assert not (stored and backlog._unstored), (
         "a trigger is only in memory although the store has entries above A"

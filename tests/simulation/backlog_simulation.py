@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
+from uuid import UUID
 
-from fairlead.core.levels.backlog import NO_CHANGES, Backlog, BacklogWrite, Changes, Read, Timing
-from fairlead.core.levels.counters import Counters
-from fairlead.core.levels.passes import Passes
+from fairlead.core.levels.backlog import NO_CHANGES, Backlog, Changes, Timing
 from fairlead.model import LaneRecord, Trigger
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from tests import builders
 from tests.simulation.backlog_lane import (
+    CLAIM,
     LANE,
     PARTITION,
     Call,
@@ -40,7 +40,7 @@ from tests.simulation.backlog_promises import (
     check_next_owner,
     check_none_lost,
 )
-from tests.simulation.memory_backlog import MemoryBacklogStore
+from tests.simulation.level_store import LevelStore
 
 KEYS = "abcd"
 NAMES = ("mail", "pay", "sync")
@@ -63,7 +63,7 @@ class Simulation:
         self,
         seed: int,
         backlog: type[Backlog] = Backlog,
-        store: type[MemoryBacklogStore] = MemoryBacklogStore,
+        store: type[LevelStore] = LevelStore,
     ) -> None:
         self.seed = seed
         self.chance = Random(seed)
@@ -101,7 +101,7 @@ class Simulation:
             weight * self.chance.choice((0.2, 1.0, 1.0, 3.0)) for _, weight in self._kinds
         ]
         self._is_faulty = self.chance.random() < 0.9
-        self._slow = self.chance.choice((None, "write", "write", "read", "claim"))
+        self._slow = self.chance.choice((None, "write", "write", "read", CLAIM))
         """Kind of call that takes long, so that many other steps come between its steps."""
         self._crashes = self.chance.choice((0.0, 0.01, 0.03, 0.06))
 
@@ -136,7 +136,8 @@ class Simulation:
     def _owner_steps(self) -> Iterator[tuple[Callable[[Owner], bool], float]]:
         yield self._take_in, 3.0
         yield self._make_room, 1.0
-        yield self._repeat_write, 1.0
+        yield self._write, 3.0
+        yield self._shrink, 1.0
         yield self._read, 2.0
         yield self._dispatch, 3.0
         yield self._ack, 3.0
@@ -193,9 +194,7 @@ class Simulation:
         self._log("owner %d takes over: %s", self.range_id, record)
 
     def _new_backlog(self, range_id: int, record: LaneRecord) -> Backlog:
-        return self._backlog(
-            range_id, record, Passes(Counters(), self.weights), self._capacity, self._timing
-        )
+        return self._backlog(range_id, record, self._capacity, self._timing, self.weights)
 
     def _leave(self, owner: Owner) -> None:
         """Drop the memory of an owner; its calls under way may still take effect."""
@@ -228,7 +227,7 @@ class Simulation:
                 if (again, version - 1) in self.waiting:
                     continue
             else:
-                again, version = f"t{seq}", 1
+                again, version = str(UUID(int=seq)), 1
             trigger = builders.trigger(
                 again,
                 name=self.chance.choice(NAMES),
@@ -272,8 +271,10 @@ class Simulation:
         return True
 
     def _take_in(self, owner: Owner) -> bool:
-        """Read on in the source, and ask the store which of the tasks already have a level."""
-        if not self._may_write(owner):
+        """Read on in the source, and ask the store which of the tasks behind the position already
+        have a level."""
+        backlog = owner.backlog
+        if owner.intake is not None or not backlog.can_add:
             return False
         limit = self.chance.choice((1, 2, 5, 10))
         found = [
@@ -281,79 +282,73 @@ class Simulation:
         ][:limit]
         if not found:
             return False
-        before, owner.position = owner.position, found[-1].trigger.seq
-        self.furthest_position = max(self.furthest_position, owner.position)
         known = set(map(key_of, owner.in_memory()))
         news = [task.trigger for task in found if key_of(task.trigger) not in known]
-        if not news:
+        passed = backlog.read_seq if backlog.is_stored else -1
+        is_to_check = any(trigger.seq <= passed for trigger in news)
+        if is_to_check and owner.is_calling:
+            return False
+        before, owner.position = owner.position, found[-1].trigger.seq
+        self.furthest_position = max(self.furthest_position, owner.position)
+        self._log("owner %d takes in %s", owner.range_id, news)
+        if not is_to_check:
+            if news:
+                self._level(owner, news)
             return True
         owner.intake = news
-        level = owner.backlog.ack_level
-        self._log("owner %d takes in %s", owner.range_id, news)
 
-        def on_levelled(levelled: set[str]) -> None:
+        def on_entries(entries: list[Trigger]) -> None:
+            levelled = set(map(key_of, entries))
+            triggers = [trigger for trigger in news if key_of(trigger) not in levelled]
             owner.intake = None
-            triggers = [trigger for trigger in news if trigger.id not in levelled]
-            if triggers:
+            if not backlog.can_add:
+                read_again()
+            elif triggers:
                 self._level(owner, triggers)
 
-        def failed() -> None:
+        def read_again() -> None:
             owner.intake = None
             owner.position = min(owner.position, before)
 
-        keys = [*map(key_of, news)]
+        level, ids = backlog.ack_level, [trigger.id for trigger in news]
         self._call(
             owner,
-            "levelled",
-            lambda: self.store.levelled(LANE, level, keys),
-            on_levelled,
-            failed,
+            "check",
+            lambda: self.store.entries(LANE, level, ids),
+            on_entries,
+            read_again,
             may_be_late=False,
         )
         return True
 
-    def _may_write(self, owner: Owner) -> bool:
-        """Return whether no write is under way. The writes of a lane come one after the other, because
-        a record would describe a write under way that may fail."""
-        return (
-            owner.intake is None
-            and not owner.backlog.is_writing
-            and not owner.is_busy & {"record", "renew"}
-        )
-
     def _level(self, owner: Owner, triggers: Sequence[Trigger]) -> None:
-        placed = owner.backlog.add(triggers)
-        if isinstance(placed, Changes):
-            self._log("owner %d keeps in memory %s", owner.range_id, placed.added)
-            self._apply(owner, placed)
-            given = placed.added
-        else:
-            given = self._begin_write(owner, placed, triggers)
-        self._check_given(owner, triggers, given)
+        given = owner.backlog.add(triggers).added
+        self._log("owner %d keeps in memory %s", owner.range_id, given)
+        self._apply(owner, Changes(given))
+        self._check_given(owner, triggers, given or self._placed(owner, triggers))
 
     def _make_room(self, owner: Owner) -> bool:
         """Evict triggers that a limit holds back."""
-        if not self._may_write(owner):
-            return False
         held = [
             level for level, trigger in sorted(owner.table.items()) if trigger.name in self.held
         ]
-        if not held:
+        if not held or owner.is_calling or owner.backlog.write is not None:
             return False
         triggers = [
             owner.table.pop(level)
             for level in self.chance.sample(held, self.chance.randint(1, len(held)))
         ]
-        kept = self.chance.randint(0, len(triggers))
-        self._log(
-            "owner %d keeps %s in memory and evicts %s",
-            owner.range_id,
-            triggers[:kept],
-            triggers[kept:],
-        )
-        write = owner.backlog.evict(triggers[:kept], triggers[kept:])
-        self._check_given(owner, triggers, self._begin_write(owner, write, triggers))
+        self._log("owner %d evicts %s", owner.range_id, triggers)
+        owner.backlog.evict(triggers)
+        self._check_given(owner, triggers, self._placed(owner, triggers))
         return True
+
+    def _shrink(self, owner: Owner) -> bool:
+        """Drop triggers that no longer fit in memory."""
+        if owner.is_calling or owner.backlog.write is not None:
+            return False
+        self._apply(owner, changes := owner.backlog.shrink())
+        return changes is not NO_CHANGES or owner.backlog.write is not None
 
     def _set_weight(self) -> bool:
         """Set the weight of a key, or take it away."""
@@ -364,15 +359,12 @@ class Simulation:
         self._log("weight of %s: %s", key, self.weights.get(key))
         return True
 
-    def _begin_write(
-        self, owner: Owner, write: BacklogWrite, triggers: Sequence[Trigger]
-    ) -> list[Trigger]:
-        self._log("owner %d is to write %s", owner.range_id, write.entries)
+    def _placed(self, owner: Owner, triggers: Sequence[Trigger]) -> list[Trigger]:
+        """Return the triggers at their levels in the write that has begun."""
+        assert owner.backlog.write is not None
         keys = set(map(key_of, triggers))
-        given = [trigger for trigger in write.entries if key_of(trigger) in keys]
-        owner.write, owner.placed = write, given
-        self._send(owner, write)
-        return given
+        owner.placed = [entry for entry in owner.backlog.write.entries if key_of(entry) in keys]
+        return owner.placed
 
     def _check_given(self, owner: Owner, triggers: Sequence[Any], given: Sequence[Trigger]) -> None:
         assert len(given) == len(triggers), "some triggers got no level"
@@ -386,39 +378,29 @@ class Simulation:
 
     # writing and reading --------------------------------------------------------------------------
 
-    def _send(self, owner: Owner, write: BacklogWrite) -> None:
-        owner.is_write_to_repeat = False
+    def _write(self, owner: Owner) -> bool:
+        write = owner.backlog.write
+        if write is None or owner.is_calling:
+            return False
+        self._log("owner %d is to write %s", owner.range_id, write.entries)
 
         def written(_: None) -> None:
-            owner.write, owner.placed = None, ()
-            owner.backlog.recorded(write.record, self.now)
-            self._apply(owner, owner.backlog.written(write))
-
-        def failed() -> None:
-            owner.is_write_to_repeat = True
-            owner.backlog.write_failed()
+            owner.placed = ()
+            self._apply(owner, owner.backlog.written(self.now))
 
         self._call(
             owner,
             "write",
-            lambda: self._write(owner, write),
+            lambda: self.store.write(LANE, owner.range_id, write.entries, write.record),
             written,
-            failed,
+            owner.backlog.write_failed,
         )
-
-    async def _write(self, owner: Owner, write: BacklogWrite) -> None:
-        await self.store.write(LANE, owner.range_id, write.entries, write.record)
-
-    def _repeat_write(self, owner: Owner) -> bool:
-        if not owner.is_write_to_repeat or owner.write is None:
-            return False
-        self._log("owner %d repeats its write", owner.range_id)
-        self._send(owner, owner.write)
         return True
 
     def _read(self, owner: Owner) -> bool:
-        reading: Read | None = owner.backlog.next_read()
-        if reading is None:
+        if owner.is_calling or owner.backlog.write is not None:
+            return False
+        if (reading := owner.backlog.next_read()) is None:
             return False
         assert reading.above >= owner.backlog.ack_level, "reads at or below A"
         assert reading.limit > 0
@@ -426,9 +408,9 @@ class Simulation:
         self._call(
             owner,
             "read",
-            lambda: self.store.read_above(LANE, reading.above, reading.limit),
-            lambda rows: self._apply(owner, owner.backlog.read(rows)),
-            lambda: self._apply(owner, owner.backlog.read_failed()),
+            lambda: self.store.read_above(LANE, *reading),
+            lambda rows: self._apply(owner, owner.backlog.read(reading, rows)),
+            lambda: None,
             may_be_late=False,
         )
         return True
@@ -463,7 +445,7 @@ class Simulation:
 
         self._call(
             owner,
-            "claim",
+            CLAIM,
             lambda: self._claim(triggers),
             lambda _: owner.to_ack.extend(triggers),
             given_back,
@@ -499,7 +481,7 @@ class Simulation:
         return True
 
     def _delete(self, owner: Owner) -> bool:
-        through = None if "delete" in owner.is_busy else owner.backlog.next_delete(self.now)
+        through = None if owner.is_calling else owner.backlog.next_delete(self.now)
         if through is None:
             return False
         assert through <= owner.backlog.ack_level, "deletes above A"
@@ -514,7 +496,7 @@ class Simulation:
         return True
 
     def _keep_record(self, owner: Owner) -> bool:
-        if not self._may_write(owner):
+        if owner.is_calling:
             return False
         record = owner.backlog.next_record(self.now)
         if record is None:
@@ -540,7 +522,7 @@ class Simulation:
         failed: Callable[[], None],
         may_be_late: bool = True,
     ) -> None:
-        owner.is_busy.add(what)
+        owner.is_calling |= what != CLAIM
         self.calls.append(Call(owner, what, act, answered, failed, may_be_late))
 
     def _land(self) -> bool:
@@ -587,7 +569,7 @@ class Simulation:
 
     def _deliver_response(self, call: Call) -> None:
         self.calls.remove(call)
-        call.owner.is_busy.discard(call.what)
+        call.owner.is_calling &= call.what == CLAIM
         self._log("response: %s of owner %d", call.what, call.owner.range_id)
         if call.is_fenced:
             self._log("owner %d learns that it has a successor", call.owner.range_id)
@@ -612,7 +594,7 @@ class Simulation:
     def _abandon(self, call: Call) -> None:
         """Abandon a call: its owner no longer waits for it."""
         self.calls.remove(call)
-        call.owner.is_busy.discard(call.what)
+        call.owner.is_calling &= call.what == CLAIM
         if call.may_be_late and not call.has_landed and self.chance.random() < 0.5:
             self.late.append(call)
 
@@ -689,7 +671,9 @@ class Simulation:
         assert backlog.read_level >= backlog.ack_level >= backlog.max_level, (
             "R, A and M do not agree"
         )
-        _result(self.store.delete_through(LANE, owner.range_id, backlog.ack_level))
+        # The next owner deletes also what a late write has brought back.
+        range_id = _result(self.store.take_over([PARTITION]))[PARTITION].range_id
+        _result(self.store.delete_through(LANE, range_id, backlog.ack_level))
         assert not self.store.rows(LANE), "rows are left"
 
     # messages -------------------------------------------------------------------------------------

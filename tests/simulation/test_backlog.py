@@ -8,19 +8,20 @@ FAIRLEAD_SEED to repeat a whole run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.levels.counters import Counters
-from fairlead.core.levels.passes import Passes
-from fairlead.model import LaneRecord, Level, Trigger
+from fairlead.core.levels.backlog import Backlog, Changes, Read, Timing
+from fairlead.model import LaneKey, LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import OwnedBacklog
+from fairlead.ports.statements import Steps
 from tests import tiers
 from tests.builders import trigger
 from tests.simulation.backlog_lane import LANE, PARTITION
 from tests.simulation.backlog_simulation import Broken, Simulation
-from tests.simulation.memory_backlog import MemoryBacklogStore
+from tests.simulation.level_store import LevelStore
 from tests.tiers import seeds
 
 BLOCKS = 100
@@ -86,8 +87,8 @@ class AtEndAfterTrim(Backlog):
 class AtEndAfterRead(Backlog):
     """The backlog believes after any read that the store has no more entries."""
 
-    def read(self, entries: Sequence[Trigger]) -> Changes:
-        changes = super().read(entries)
+    def read(self, reading: Read, entries: Sequence[Trigger]) -> Changes:
+        changes = super().read(reading, entries)
         self.is_at_end = True
         return changes
 
@@ -100,23 +101,16 @@ class AcksForgotten(Backlog):
         self._acked.clear()
 
 
-class MergedDuringRead(Backlog):
-    """A write that ends during a read is merged at once, not after the read."""
-
-    def written(self, write: BacklogWrite) -> Changes:
-        return self._merge(write)
-
-
 class UnstoredOmitted(Backlog):
     """The first write omits the triggers that were only in memory until then."""
 
-    def add(self, triggers: Sequence[Trigger]) -> BacklogWrite | Changes:
-        placed = super().add(triggers)
-        if isinstance(placed, BacklogWrite):
-            placed.entries = [
-                trigger for trigger in placed.entries if trigger.level not in self._unstored
+    def add(self, triggers: Sequence[Trigger]) -> Changes:
+        changes = super().add(triggers)
+        if self.write is not None:
+            self.write.entries = [
+                trigger for trigger in self.write.entries if trigger.level not in self._unstored
             ]
-        return placed
+        return changes
 
 
 class RecordClaimsAllStored(Backlog):
@@ -129,21 +123,19 @@ class RecordClaimsAllStored(Backlog):
 class SharedIds(Backlog):
     """Ids do not contain the range id, so two owners give the same ids."""
 
-    def __init__(
-        self, range_id: int, record: LaneRecord, passes: Passes, capacity: int, timing: Timing
-    ) -> None:
-        super().__init__(range_id, record, passes, capacity, timing)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._levels.last_id = 0
 
 
-class Unfenced(MemoryBacklogStore):
+class Unfenced(LevelStore):
     """The store accepts the write of a former owner."""
 
-    def _fence(self, lane: object, range_id: int) -> None:
-        pass
+    def _fenced(self, lane: LaneKey, range_id: int) -> Steps[None]:
+        yield from ()
 
 
-class LastEntryLost(MemoryBacklogStore):
+class LastEntryLost(LevelStore):
     """The store loses the last entry of a write."""
 
     async def write(self, lane, range_id, entries, record) -> None:  # type: ignore[no-untyped-def]
@@ -159,7 +151,6 @@ BROKEN_BACKLOGS = [
     AtEndAfterTrim,
     AtEndAfterRead,
     AcksForgotten,
-    MergedDuringRead,
     UnstoredOmitted,
     RecordClaimsAllStored,
     SharedIds,
@@ -172,7 +163,7 @@ def test_a_broken_backlog_is_detected(broken: type[Backlog]) -> None:
 
 
 @pytest.mark.parametrize("broken", [Unfenced, LastEntryLost])
-def test_a_broken_store_is_detected(broken: type[MemoryBacklogStore]) -> None:
+def test_a_broken_store_is_detected(broken: type[LevelStore]) -> None:
     assert any(_breaks(Simulation(seed, store=broken)) for seed in range(3000))
 
 
@@ -190,7 +181,7 @@ def _breaks(simulation: Simulation) -> bool:
 async def test_a_record_that_takes_effect_after_a_later_write_of_the_same_owner_hides_no_row() -> (
     None
 ):
-    store = MemoryBacklogStore()
+    store = LevelStore()
     owned = (await store.take_over([PARTITION]))[PARTITION]
     owner = _backlog(owned)
     late = owner.record()  # times out and may take effect later
@@ -202,13 +193,13 @@ async def test_a_record_that_takes_effect_after_a_later_write_of_the_same_owner_
 async def test_rows_that_a_crash_left_at_or_below_the_ack_level_are_deleted_by_the_next_owner() -> (
     None
 ):
-    store = MemoryBacklogStore()
+    store = LevelStore()
     owned = (await store.take_over([PARTITION]))[PARTITION]
     owner = _backlog(owned)
     await _write_three(store, owner, owned.range_id)
     while (reading := owner.next_read()) is not None or len(owner):
         if reading is not None:
-            owner.read(await store.read_above(LANE, reading.above, reading.limit))
+            owner.read(reading, await store.read_above(LANE, *reading))
         triggers = owner.loaded()
         owner.take(triggers)
         owner.ack(triggers)
@@ -217,17 +208,20 @@ async def test_rows_that_a_crash_left_at_or_below_the_ack_level_are_deleted_by_t
     assert following.next_delete(now=0.0) == following.ack_level
 
 
-async def _write_three(store: MemoryBacklogStore, owner: Backlog, range_id: int) -> None:
-    write = owner.add([_trigger(1), _trigger(2), _trigger(3)])
-    assert isinstance(write, BacklogWrite)
-    await store.write(LANE, range_id, write.entries, write.record)
-    owner.written(write)
+async def _write_three(store: LevelStore, owner: Backlog, range_id: int) -> None:
+    reading = owner.next_read()
+    assert reading is not None
+    owner.read(reading, await store.read_above(LANE, *reading))
+    owner.add([_trigger(1), _trigger(2), _trigger(3)])
+    assert owner.write is not None
+    await store.write(LANE, range_id, owner.write.entries, owner.write.record)
+    owner.written(0.0)
 
 
 def _backlog(found: OwnedBacklog) -> Backlog:
     record = found.lanes.get(LANE.priority, LaneRecord())
-    return Backlog(found.range_id, record, Passes(Counters()), 2, Timing())
+    return Backlog(found.range_id, record, 2, Timing())
 
 
 def _trigger(seq: int) -> Trigger:
-    return trigger(f"t{seq}", "mail", "a", seq=seq, **LANE._asdict())
+    return trigger(str(UUID(int=seq)), "mail", "a", seq=seq, **LANE._asdict())

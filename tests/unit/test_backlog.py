@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairlead.core.fair.strides import STRIDE_SCALE
-from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.levels.counters import Counters
+from fairlead.core.levels.backlog import Backlog, Changes, Timing
 from fairlead.core.levels.levels import FIRST_PASS
-from fairlead.core.levels.passes import Passes
 from fairlead.model import LaneRecord, Level, Trigger
 from tests.builders import trigger
 
@@ -38,25 +36,22 @@ def backlog_of(
     return Backlog(
         range_id,
         record or LaneRecord(),
-        Passes(Counters()),
         capacity,
         timing,
         is_new=record is None,
     )
 
 
+def land(backlog: Backlog) -> tuple[list[Trigger], Changes]:
+    """Let the write that has begun land; return its entries and the changes."""
+    assert backlog.write is not None
+    return backlog.write.entries, backlog.written(0.0)
+
+
 def add(backlog: Backlog, found: Sequence[Trigger]) -> list[Trigger]:
     """Level triggers and let a write land at once; return the entries that were written."""
-    added = backlog.add(found)
-    if isinstance(added, Changes):
-        return []
-    backlog.written(added)
-    return added.entries
-
-
-def written(added: BacklogWrite | Changes) -> BacklogWrite:
-    assert isinstance(added, BacklogWrite)
-    return added
+    backlog.add(found)
+    return [] if backlog.write is None else land(backlog)[0]
 
 
 def first(backlog: Backlog, count: int = 1) -> list[Trigger]:
@@ -86,63 +81,58 @@ def test_a_key_that_arrives_comes_into_memory_although_its_virtual_time_is_read_
     last = backlog.loaded()[-1]
     backlog.take([last])
     backlog.ack([last])
-    assert backlog.virtual_time == backlog.read_level.pass_ == level(last).pass_
-    added = backlog.written(written(backlog.add(triggers("x1"))))
-    assert ids(added.added) == "x1"
+    assert backlog.read_level == level(last)
+    backlog.add(triggers("x1"))
+    assert ids(land(backlog)[1].added) == "x1"
 
 
-# names and virtual time ---------------------------------------------------------------------------
+# virtual time -------------------------------------------------------------------------------------
 
 
-def test_a_name_that_a_limit_holds_back_keeps_its_own_virtual_time() -> None:
-    backlog = backlog_of()
-    backlog.add([of_letter("h1", name="held"), *triggers("a1 a2 a3 a4")])
-    for _ in range(4):
-        free = [one for one in backlog.loaded() if one.name == "pay"][:1]
+def test_a_few_triggers_that_a_limit_holds_back_do_not_hold_back_the_virtual_time() -> None:
+    """A flood that arrives would otherwise get all of the levels that others have passed."""
+    backlog = backlog_of(1000)
+    backlog.add([of_letter("h1", name="held"), *(of_letter(f"a{n}") for n in range(400))])
+    for _ in range(3):
+        free = [one for one in backlog.loaded() if one.name == "pay"][:100]
         backlog.take(free)
         backlog.ack(free)
-    assert backlog.virtual_time == FIRST_PASS + 3 * STRIDE_SCALE
-    added = backlog.add([of_letter("x1", name="held"), of_letter("y1", name="pay")])
-    assert isinstance(added, Changes)
-    passes = [level(one).pass_ for one in added.added]
-    assert passes == [FIRST_PASS, FIRST_PASS - 1 + 3 * STRIDE_SCALE]
+    (held, x1) = backlog.loaded()[:1] + list(backlog.add(triggers("x1")).added)
+    assert backlog.ack_level < level(held) and level(held).pass_ == FIRST_PASS
+    assert 299 * STRIDE_SCALE <= level(x1).pass_ < 350 * STRIDE_SCALE
 
 
-def test_an_idle_key_does_not_wait_for_every_key_whose_turn_is_at_the_same_pass() -> None:
-    backlog = backlog_of(10_000)
-    keys = [f"k{number}" for number in range(1000)]
-    for _ in range(3):
-        backlog.add([trigger(f"{key}:", key=key) for key in keys])
-    for served in (100, 900, 550):
-        dispatch(backlog, served)
-        newcomer = trigger(f"n{served}", key=f"n{served}")
-        backlog.add([newcomer])
-        assert first(backlog, 1)[0].id == newcomer.id
-        dispatch(backlog, 1)
-
-
-def test_a_stream_of_new_keys_takes_at_most_every_second_turn() -> None:
-    backlog = backlog_of(10_000)
-    backlog.add([trigger(f"{n}", key=f"k{n}") for n in range(500)])
-    ran = []
-    for number in range(900):
-        backlog.add([trigger(f"new{number}", key=f"n{number}")])
-        ran += [one.id for one in dispatch(backlog, 1)]
-    assert sum(not one.startswith("new") for one in ran) >= 449
-
-
-def test_a_new_owner_continues_with_the_virtual_time_and_passes_of_the_previous_one() -> None:
+def test_a_new_owner_continues_with_the_levels_of_the_previous_one() -> None:
     before = backlog_of(3)
     add(before, triggers("a1 a2 a3 b1"))
     dispatch(before, 3)
     after = backlog_of(2, before.record(), range_id=2)
-    assert after.virtual_time == before.virtual_time == FIRST_PASS + STRIDE_SCALE
-    write = written(after.add(triggers("a4 b2 c1")))
-    assert {one.id: level(one).pass_ for one in write.entries} == {
+    after.add(triggers("a4 b2 c1"))
+    assert {one.id: level(one).pass_ for one in land(after)[0]} == {
         "a4": FIRST_PASS + 3 * STRIDE_SCALE,
-        "b2": FIRST_PASS + STRIDE_SCALE,
+        "b2": FIRST_PASS + 1 + STRIDE_SCALE,  # b began second
         "c1": FIRST_PASS + STRIDE_SCALE,
     }
+
+
+def test_a_new_owner_learns_levels_that_the_record_has_no_room_for() -> None:
+    before = backlog_of(10)
+    entries = add(before, [trigger(n, key=f"k{n % 1500}") for n in range(3000)])
+    after = backlog_of(10, before.record(), range_id=2)
+    assert not after.can_add
+    while (above := after.unknown_above) is not None:
+        after.learn([entry for entry in entries if level(entry) > above][:700], 700)
+    after.add([trigger(n, key=f"k{n}") for n in range(1500)])
+    passes = {one.fairness_key: level(one).pass_ for one in land(after)[0]}
+    assert passes == {f"k{n}": FIRST_PASS + n + 2 * STRIDE_SCALE for n in range(1500)}
+
+
+def test_a_new_key_does_not_wait_for_a_task_of_every_other_key() -> None:
+    backlog = backlog_of(100)
+    add(backlog, [trigger(n, key=f"k{n}") for n in range(5000)])
+    dispatch(backlog, 50)
+    backlog.add(triggers("x1"))
+    assert ids(land(backlog)[1].added) == "x1"
 
 
 # deletes and records ------------------------------------------------------------------------------
@@ -186,9 +176,10 @@ def test_a_smaller_memory_drops_only_what_the_store_has() -> None:
     backlog = backlog_of(capacity=20)
     backlog.add([of_letter(f"a{n:02}", seq=n) for n in range(16)])
     backlog.capacity = 4
-    write = written(backlog.shrink())
-    assert len(write.entries) == 16 == len(backlog)
-    dropped = backlog.written(write).dropped
+    backlog.shrink()
+    assert len(backlog) == 16
+    entries, (_, dropped) = land(backlog)
+    assert len(entries) == 16
     assert ids(dropped) == " ".join(f"a{n:02}" for n in range(4, 16))
     assert ids(backlog.loaded()) == "a00 a01 a02 a03"
     assert not backlog.is_at_end
@@ -198,8 +189,8 @@ def test_what_left_a_smaller_memory_is_read_again_in_its_order() -> None:
     backlog = backlog_of(capacity=20)
     stored = add(backlog, [of_letter(f"a{n:02}", seq=n) for n in range(25)])
     backlog.capacity = 4
-    shrunk = backlog.shrink()
-    assert isinstance(shrunk, Changes) and len(backlog) == 4
+    backlog.shrink()
+    assert backlog.write is None and len(backlog) == 4
     ran = []
     while len(backlog):
         taken = first(backlog)
@@ -208,5 +199,5 @@ def test_what_left_a_smaller_memory_is_read_again_in_its_order() -> None:
         ran += taken
         if (read := backlog.next_read()) is not None:
             above = [entry for entry in stored if entry.level > read.above]
-            backlog.read(above[: read.limit])
+            backlog.read(read, above[: read.limit])
     assert ids(ran) == ids(stored)

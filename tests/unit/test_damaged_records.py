@@ -12,9 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.core.levels.backlog import Backlog, BacklogWrite, Timing
-from fairlead.core.levels.counters import Counters
-from fairlead.core.levels.passes import Passes
+from fairlead.core.levels.backlog import Backlog, Timing
 from fairlead.core.limits import permits, sharded_permits
 from fairlead.core.payload import unpack
 from fairlead.declare.arguments import Arguments
@@ -182,12 +180,12 @@ def task_logs() -> Reader:
 def lane_records() -> Reader:
     good = [
         LaneRecord(),
-        LaneRecord(Level(5, 1), Level(6, 2), Level(7, 3), 5, 8, 9, 1, [("a", 6)]),
+        LaneRecord(Level(5, 1), Level(6, 2), Level(7, 3), 8, 1, [("a", 6)]),
     ]
 
     def read(record: bytes) -> object:
         text = record.decode(errors="surrogateescape")
-        lanes = read_lanes([(1, text)], str)
+        lanes = read_lanes([(1, text)], "a table", PartitionKey("q", 0))
         return [_serve(lane) for lane in lanes.values()], msgspec.json.encode(lanes)
 
     return Reader(read, [msgspec.json.encode(each) for each in good], ())
@@ -195,14 +193,13 @@ def lane_records() -> Reader:
 
 def _serve(record: LaneRecord) -> object:
     """Give levels to some triggers in a backlog that continues from the record."""
-    backlog = Backlog(3, record, Passes(Counters()), 100, Timing())
+    backlog = Backlog(3, record, 100, Timing())
     if backlog.can_add:
-        triggers = [msgspec.structs.replace(TRIGGER, seq=seq) for seq in (1, 900)]
-        write = backlog.add(triggers)
-        assert isinstance(write, BacklogWrite)
-        for entry in write.entries:
+        backlog.add([msgspec.structs.replace(TRIGGER, seq=seq) for seq in (1, 900)])
+        assert backlog.write is not None
+        for entry in backlog.write.entries:
             assert entry.level is not None and max(entry.level) < 1 << 63
-        backlog.written(write)
+        backlog.written(0.0)
     backlog.next_read()
     return msgspec.json.encode(backlog.record())
 

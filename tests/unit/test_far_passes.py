@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from fairlead.core.fair.table import TriggerTable
-from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.levels.counters import LAST_PASS, Counters
-from fairlead.core.levels.passes import Passes
+from fairlead.core.levels.backlog import Backlog, Changes, Timing
+from fairlead.core.levels.levels import LAST_PASS
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.model import LaneKey, LaneRecord, Level, Trigger
 from tests import tiers
@@ -51,10 +50,9 @@ class FarLane:
 
     def __init__(self, start: int) -> None:
         self.weights: dict[str, float] = {}
-        passes = Passes(Counters(), self.weights)
         at = Level(start, 1)
-        record = LaneRecord(at, at, at, virtual_time=start)
-        self.backlog = Backlog(1, record, passes, 10, Timing(delete_acks=1))
+        record = LaneRecord(at, at, at)
+        self.backlog = Backlog(1, record, 10, Timing(delete_acks=1), self.weights)
         self.store = ListStore()
         self.table = TriggerTable(SlotLedger(10**9))
         self.table.weigh("q", self.weights)
@@ -85,15 +83,15 @@ class FarLane:
 
     def _read(self) -> None:
         while (read := self.backlog.next_read()) is not None:
-            self._apply(self.backlog.read(self.store.read_above(read.above, read.limit)))
+            self._apply(self.backlog.read(read, self.store.read_above(*read)))
         if (through := self.backlog.next_delete(0.0)) is not None:
             self.store.delete_through(through)
             self.backlog.deleted(through, 0.0)
 
-    def _apply(self, changes: BacklogWrite | Changes) -> None:
-        if isinstance(changes, BacklogWrite):
-            self.store.write(changes.entries)
-            changes = self.backlog.written(changes)
+    def _apply(self, changes: Changes) -> None:
+        if self.backlog.write is not None:
+            self.store.write(self.backlog.write.entries)
+            changes = self.backlog.written(0.0)
         self.table.remove(changes.dropped)
         for each in changes.added:
             self.table.push(each)

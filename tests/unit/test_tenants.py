@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from heapq import heappop, heappush
+from operator import attrgetter
 
 import pytest
 
 from fairlead.core.fair import flows
 from fairlead.core.fair.flows import TenantFlow
 from fairlead.core.fair.table import TriggerTable
-from fairlead.core.levels.counters import Counters
-from fairlead.core.levels.levels import TenantPasses
-from fairlead.core.levels.passes import Passes
+from fairlead.core.levels.levels import Levels
 from fairlead.core.limits.limits import ConcurrencyPolicy, Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.model import LaneKey, Level, tenant_of
@@ -151,24 +149,13 @@ def test_idle_keys_of_tenants_are_dropped_once_their_tenant_has_passed_them(
 
 
 def test_stored_levels_give_a_tenant_the_same_share_however_many_keys_it_has() -> None:
-    passes = Passes(Counters())
-    heap: list[tuple[int, int, str]] = []
-    for n in range(MANY):
-        heappush(heap, (passes.assign(f"big/{n}", 1.0, 1), n, f"big/{n}"))
-    for n in range(MANY, MANY + 300):
-        heappush(heap, (passes.assign("small", 1.0, 1), n, "small"))
-    first = [heappop(heap)[2] for _ in range(600)]
+    levels = Levels(1)
+    keys = [*(f"big/{n}" for n in range(MANY)), *["small"] * 300]
+    levelled = [levels.assign(trigger(n, key=key)) for n, key in enumerate(keys)]
+    levelled.sort(key=attrgetter("level"))
+    first = [each.fairness_key for each in levelled[:600]]
     assert by_tenant(first) == {"big": 300, "small": 300}
     assert [key for key in first if key != "small"] == [f"big/{n}" for n in range(300)]
-
-
-def test_passes_of_a_tenant_whose_triggers_leave_without_a_run_take_bounded_memory() -> None:
-    passes = TenantPasses()
-    for n in range(1000):
-        passes.came(n)
-        if n >= 10:
-            assert not passes.left()
-        assert len(passes._passes) <= 50
 
 
 # rows that are read by key ------------------------------------------------------------------------

@@ -152,8 +152,8 @@ class Backlogs(SimplePart):
 
     def positions(self, key: PartitionKey) -> dict[int, int] | None:
         """Return where the channel must begin, by priority; None before the take-over."""
-        partition = self._partitions.get(key)
-        return partition.positions() if partition is not None and partition.is_started else None
+        partition = self._started(key)
+        return None if partition is None else partition.positions()
 
     def set_weights(self, queue: str, weights: Mapping[str, float]) -> None:
         """Set weights by fairness key that override the tasks' own, for what gets its level
@@ -167,19 +167,13 @@ class Backlogs(SimplePart):
 
     def room(self, lane: LaneKey) -> int:
         """Return how many more triggers the lane takes now."""
-        partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
-        return (
-            partition.room(lane.priority) if partition is not None and partition.is_started else 0
-        )
+        partition = self._started(lane[:2])
+        return 0 if partition is None else partition.room(lane.priority)
 
     def room_behind(self, lane: LaneKey) -> int:
         """Return how many triggers behind the lane's position may be read again now."""
-        partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
-        return (
-            partition.room_behind(lane.priority)
-            if partition is not None and partition.is_started
-            else 0
-        )
+        partition = self._started(lane[:2])
+        return 0 if partition is None else partition.room_behind(lane.priority)
 
     def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
         """Return None: level lanes are read in the order of arrival."""
@@ -224,11 +218,7 @@ class Backlogs(SimplePart):
                 partition.claim_ended(priority, batch)
 
     def refused(self, triggers: Collection[Trigger]) -> None:
-        """Note triggers whose claim was lost."""
-        levelled = [trigger for trigger in triggers if trigger.level is not None]
-        for partition, priority, batch in self._lanes(levelled):
-            if partition is not None:
-                partition.refused(priority, batch)
+        """Do nothing: the end of the claim acknowledges them."""
 
     def keep_out(self, triggers: Sequence[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""
@@ -244,13 +234,15 @@ class Backlogs(SimplePart):
             else:
                 partition.returned(priority, batch)
 
+    def _started(self, key: tuple[str, int]) -> FairPartition | None:
+        """Return a partition that this node has taken over."""
+        partition = self._partitions.get(PartitionKey(*key))
+        return partition if partition is not None and partition.is_started else None
+
     def _lanes(
         self, triggers: Iterable[Trigger]
     ) -> list[tuple[FairPartition | None, int, list[Trigger]]]:
         """Group triggers by lane, with the partition if this node has taken it over."""
-        found = []
-        for (queue, number, priority), batch in by_lane(triggers):
-            partition = self._partitions.get(PartitionKey(queue, number))
-            is_ours = partition is not None and partition.is_started
-            found.append((partition if is_ours else None, priority, batch))
-        return found
+        return [
+            (self._started(lane[:2]), lane.priority, batch) for lane, batch in by_lane(triggers)
+        ]

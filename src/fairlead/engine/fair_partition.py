@@ -11,36 +11,37 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
-from fairlead.core.levels.counters import Counters
 from fairlead.core.levels.evictions import Evictions
-from fairlead.core.levels.passes import Passes
-from fairlead.engine.arrivals import PAGE, Arrivals
 from fairlead.engine.context import NodeContext
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
-from fairlead.errors import StoreUnavailable, WriteRefused
+from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from fairlead.refused_writes import error_line
 
 log = logging.getLogger("fairlead.fair_partition")
 
+PAGE = 2000
+"""Maximum number of triggers that get levels together; as many more may wait for their turn."""
+
+PAGE_AGAIN = 1000
+"""Maximum number of triggers behind the position that one read returns again."""
+
+AGAIN_SHARE = 0.05
+"""Greatest share of time spent on finding levels of such triggers (0 to 1)."""
+
 MOST_READ = 5000
 """Triggers in one read from the backlog store."""
-
-MOST_LEARNT = 50_000
-"""Stored entries of a former owner from which one call learns the next passes of keys."""
 
 ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
 
 DELETE_AGAIN_SECONDS = 60.0
 """Seconds after which old entries that the store did not delete are deleted again."""
-
-LOG_AGAIN_SECONDS = 3600.0
-"""Seconds between two log lines about such entries of one partition."""
 
 _SHORTEST_WAIT = 0.001
 """Shortest pause, in seconds, between two steps without work."""
@@ -54,18 +55,28 @@ class _FairLane:
     key: LaneKey
     backlog: Backlog
     order_until: float
-    """Monotonic seconds until which nothing is dispatched, unless the channel is drained before."""
+    """Monotonic seconds until which nothing is dispatched, unless all triggers found at the
+    take-over have levels before."""
     is_ordering: bool = True
-    """Whether triggers found at the take-over still get levels; the lane dispatches none until
-    then."""
-    arrivals: Arrivals = field(default_factory=Arrivals)
+    """Whether nothing is dispatched yet."""
+    inbox: list[Trigger] = field(default_factory=list)
+    """Triggers that have arrived and have no level yet."""
+    unchecked: list[Trigger] = field(default_factory=list)
+    """Triggers from behind the channel position, which may have a level in the store."""
+    check_from: float = 0.0
+    """Monotonic seconds from which more of these may be read again."""
     counted: int = 0
-    """Triggers in `LookAhead.inboxes`: the arrivals, and those of the write."""
-    write: BacklogWrite | None = None
+    """Triggers in `LookAhead.inboxes`: those that have arrived, and those of the write."""
     delete_from: float = 0.0
-    """Monotonic seconds before which old entries are not deleted, because the store has refused
-    it."""
+    """Monotonic seconds before which old entries are not deleted, because the store has refused it;
+    else 0."""
     evictions: Evictions = field(default_factory=Evictions)
+
+    @property
+    def arriving(self) -> int:
+        """Number of triggers on their way into memory or the store."""
+        writing = 0 if self.backlog.write is None else len(self.backlog.write.entries)
+        return len(self.inbox) + len(self.unchecked) + writing
 
 
 class FairPartition:
@@ -95,9 +106,6 @@ class FairPartition:
         self._range_id = 0
         self._began = 0.0
         self._work = asyncio.Event()
-        self._has_unchecked = asyncio.Event()
-        self._log_refusal_from = 0.0
-        """Monotonic seconds from which a refused deletion is logged again."""
 
     # take-over and end ----------------------------------------------------------------------------
 
@@ -118,29 +126,22 @@ class FairPartition:
     async def run(self) -> None:
         """Read and write for the lanes until the partition must be taken over again, because
         another owner fenced this one."""
-        pause = 0.0
         try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._check())
-                await self._serve()
-        except* Fenced as fenced:
+            await self._serve()
+        except Fenced as fenced:
             log.warning(
                 "a partition must be taken over again",
-                extra={"partition": self.key, "error": str(fenced.exceptions[0])},
+                extra={"partition": self.key, "error": str(fenced)},
             )
-            pause = outage_pause()
-        if (task := asyncio.current_task()) is not None and task.cancelling():
-            # A group that ends with an error forgets that it was cancelled meanwhile.
-            raise asyncio.CancelledError
         self.drop()
-        await self._clock.sleep(pause)
+        await self._clock.sleep(outage_pause())
 
     async def close(self) -> None:
         """Save the state for the next owner, after `run` was cancelled; a fenced owner saves
         nothing."""
         try:
             for lane in self._lanes.values():
-                if lane.write is None:
+                if lane.backlog.write is None:
                     await self._store.write(lane.key, self._range_id, [], lane.backlog.record())
         except (Fenced, StoreUnavailable) as error:
             log.info(
@@ -156,19 +157,16 @@ class FairPartition:
             return
         dropped = self._table.drop([self.key])
         self._events.on_ready()  # the table offers all that is left again
-        undispatched = [
-            t for lane in self._lanes.values() if lane.is_ordering for t in lane.backlog.loaded()
-        ]
-        waiting = [t for lane in self._lanes.values() for t in lane.arrivals.clear()]
-        unwritten = [
-            t for lane in self._lanes.values() if lane.write is not None for t in lane.write.entries
-        ]
         for lane in self._lanes.values():
+            dropped += [*lane.inbox, *lane.unchecked]
+            if lane.is_ordering:
+                dropped += lane.backlog.loaded()
+            if lane.backlog.write is not None:
+                dropped += lane.backlog.write.entries
             self._look_ahead.leave(lane.key)
-            lane.write = None
-            self._count(lane)
+            self._count(lane, 0)
         self._lanes.clear()
-        self._events.on_dropped([*dropped, *undispatched, *waiting, *unwritten])
+        self._events.on_dropped(dropped)
         self._events.on_positions_changed(self.key)
 
     # events from the node -----------------------------------------------------------------------
@@ -181,9 +179,9 @@ class FairPartition:
         """Return how many more triggers the lane takes from the channel now."""
         lane = self._lanes.get(priority)
         if self._look_ahead.are_inboxes_full:
-            is_empty = lane is None or not (lane.arrivals.new or lane.write is not None)
-            return self._look_ahead.least_in_inbox if is_empty else 0
-        return 2 * PAGE if lane is None else lane.arrivals.room
+            return 0 if lane is not None and lane.arriving else self._look_ahead.least_in_inbox
+        waiting = 0 if lane is None else len(lane.inbox) + len(lane.unchecked)
+        return 0 if waiting > PAGE else 2 * PAGE - waiting
 
     def room_behind(self, priority: int) -> int:
         """Return how many triggers may be read again now: fewer while a large backlog makes that
@@ -191,31 +189,27 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
-        return lane.arrivals.room_behind(self._clock.monotonic())
+        is_busy = lane.unchecked or self._clock.monotonic() < lane.check_from
+        return 0 if is_busy else PAGE_AGAIN
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of one lane, in the order of the channel."""
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
-        if lane.backlog.is_stored:
-            self._events.on_dropped(lane.arrivals.separate(triggers, lane.backlog.highest_seq))
-        else:
-            lane.arrivals.add(triggers)  # a trigger unknown in memory is new
-        if _can_level(lane):
+        # In a lane without stored entries, a trigger that is unknown in memory is new.
+        passed = lane.backlog.read_seq if lane.backlog.is_stored else -1
+        for trigger in triggers:
+            (lane.inbox if trigger.seq > passed else lane.unchecked).append(trigger)
+        if not lane.unchecked and lane.backlog.can_add:
             self._assign_levels(lane)
-        self._count(lane)
+        self._count(lane, lane.arriving)
         self._work.set()
-        if lane.arrivals.unchecked:
-            self._has_unchecked.set()
 
-    def _count(self, lane: _FairLane) -> None:
+    def _count(self, lane: _FairLane, arriving: int) -> None:
         """Count the triggers on their way into memory or the store among those of the node."""
-        look_ahead, counted = self._look_ahead, len(lane.arrivals)
-        if lane.write is not None:
-            counted += len(lane.write.entries)
-        were_full = look_ahead.are_inboxes_full
-        look_ahead.inboxes += counted - lane.counted
-        lane.counted = counted
-        if were_full and not look_ahead.are_inboxes_full:
+        were_full = self._look_ahead.are_inboxes_full
+        self._look_ahead.inboxes += arriving - lane.counted
+        lane.counted = arriving
+        if were_full and not self._look_ahead.are_inboxes_full:
             self._context.channel.room_freed()
 
     def limit(self, most: int) -> None:
@@ -228,13 +222,8 @@ class FairPartition:
         """Return how many triggers the lane has if all of them are in memory, else None."""
         if (lane := self._lanes.get(priority)) is None:
             return 0
-        has_more = (
-            not lane.backlog.is_at_end
-            or lane.arrivals
-            or lane.write is not None
-            or self._context.channel.is_behind(lane.key)
-        )
-        return None if has_more else len(lane.backlog)
+        is_behind = lane.arriving or self._context.channel.is_behind(lane.key)
+        return None if is_behind or not lane.backlog.is_at_end else len(lane.backlog)
 
     def resize(self, priority: int) -> None:
         """Apply the new share of a lane."""
@@ -253,6 +242,14 @@ class FairPartition:
         for lane in self._lanes.values():
             self._begin_dispatch(lane)
 
+    def _begin_dispatch(self, lane: _FairLane) -> None:
+        """Begin to dispatch once every trigger found at the take-over has a level."""
+        is_waiting = lane.arriving or self._context.channel.is_behind(lane.key)
+        is_late = self._clock.monotonic() >= lane.order_until
+        if lane.is_ordering and (is_late or not is_waiting):
+            lane.is_ordering = False
+            self._apply(lane, Changes(lane.backlog.loaded()))
+
     def taken(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Note that triggers left the table, to be claimed."""
         lane = self._lanes[priority]
@@ -268,16 +265,12 @@ class FairPartition:
             lane.evictions.ran += len(triggers)
             self._work.set()
 
-    def refused(self, priority: int, triggers: Sequence[Trigger]) -> None:
-        """Note triggers whose claim was lost: a later trigger of the same task is new."""
-        if (lane := self._lanes.get(priority)) is not None:
-            lane.arrivals.drop_recent(triggers)
-
     def keep_out(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Drop triggers in the table that must wait for the first task of their ordering key."""
         if (lane := self._lanes.get(priority)) is not None:
             self._table.remove(triggers)
-            self._drop_untaken(lane, triggers)
+            lane.backlog.ack(triggers)
+            self._events.on_dropped(triggers)
             self._work.set()
 
     def returned(self, priority: int, triggers: Sequence[Trigger]) -> None:
@@ -318,154 +311,111 @@ class FairPartition:
 
     def _until_due(self) -> float:
         """Return the seconds until the next work that no event announces."""
-        now = self._clock.monotonic()
-        checks = [
-            lane.evictions.check_at - now
-            for lane in self._lanes.values()
-            if lane.evictions.check_at is not None
-        ]
+        check_at = min(lane.evictions.check_at for lane in self._lanes.values())
         # A timer may end a nanosecond early: wait, instead of setting it again until then.
-        return max(_SHORTEST_WAIT, min([_LONGEST_WAIT, *checks]))
+        return max(_SHORTEST_WAIT, min(_LONGEST_WAIT, check_at - self._clock.monotonic()))
 
     async def _step(self, lane: _FairLane) -> bool:
         """Do one round of reads and writes for the lane; return False if there is nothing more to
         do."""
         backlog, key = lane.backlog, lane.key
-        if lane.arrivals.new and _can_level(lane):
+        if lane.unchecked:
+            await self._check(lane)
+        if lane.inbox and backlog.can_add:
             self._assign_levels(lane)
-        if lane.write is None:
-            self._make_room(lane)
-        if lane.write is None:
-            self._shrink(lane)
-        self._count(lane)
-        if (write := lane.write) is not None:
-            try:
-                await self._store.write(key, self._range_id, write.entries, write.record)
-            except StoreUnavailable:
-                backlog.write_failed()
-                raise
-            lane.write = None
-            self._count(lane)
-            backlog.recorded(write.record, self._clock.monotonic())
-            self._apply(lane, backlog.written(write))
-            self._events.on_dropped(
-                [trigger for trigger in write.entries if trigger not in backlog]
-            )
-            self._context.channel.room_freed()
+        self._evict(lane)
+        if backlog.write is None:
+            self._apply(lane, backlog.shrink())
+        self._count(lane, lane.arriving)
+        if backlog.write is not None:
+            await self._write(lane, backlog.write)
             return True
         if backlog.has_room:
             backlog.capacity = self._look_ahead.refill(key, self._most)
         if (read := backlog.next_read(MOST_READ)) is not None:
-            try:
-                entries = await self._store.read_above(key, read.above, read.limit)
-            except StoreUnavailable:
-                backlog.read_failed()
-                raise
-            self._apply(lane, backlog.read(entries))
+            self._apply(lane, backlog.read(read, await self._store.read_above(key, *read)))
             return True
         if (above := backlog.unknown_above) is not None:
-            backlog.learn(*await self._store.last_passes(key, above, MOST_LEARNT))
+            backlog.learn(await self._store.read_above(key, above, MOST_READ), MOST_READ)
             return True
         if backlog.is_at_end and not len(backlog):
             self._look_ahead.leave(key)
         now = self._clock.monotonic()
         through = backlog.next_delete(now) if now >= lane.delete_from else None
-        if through is not None and await self._delete(lane, through, now):
-            backlog.deleted(through, now)
+        if through is not None:
+            await self._delete(lane, through, now)
             return True
         if (record := backlog.next_record(now)) is not None:
             await self._store.write(key, self._range_id, [], record)
             backlog.recorded(record, now)
-        return lane.arrivals.new > 0 and _can_level(lane)
+        return bool(lane.unchecked or (lane.inbox and backlog.can_add))
 
-    async def _delete(self, lane: _FairLane, through: Level, now: float) -> bool:
-        """Delete old entries of a lane. If the store refuses it, return False: they are in no way
-        of anything, so the lane goes on, and the next deletion is of these entries too."""
-        try:
-            await self._store.delete_through(lane.key, self._range_id, through)
-        except WriteRefused as error:
-            refusal: Exception = error
-        except (StoreUnavailable, Fenced):
-            raise
-        except Exception as error:
-            refusal = error
-        else:
-            return True
-        lane.delete_from = now + DELETE_AGAIN_SECONDS
-        if now >= self._log_refusal_from:
-            self._log_refusal_from = now + LOG_AGAIN_SECONDS
-            log.error(
-                "the store does not delete old rows of the backlog; it is tried again, and tasks"
-                " run on. Correct what the error names, such as a trigger of your own",
-                extra={"lane": lane.key, "error": error_line(refusal)},
-            )
-        return False
-
-    async def _check(self) -> None:
-        """Ask the store which triggers from behind the channel position have a level, for as long
-        as the partition runs. Meanwhile its lanes read, write and dispatch."""
-        while True:
-            await self._has_unchecked.wait()
-            self._has_unchecked.clear()
-            for lane in [lane for lane in self._lanes.values() if lane.arrivals.unchecked]:
-                try:
-                    await self._check_lane(lane)
-                except StoreUnavailable as error:
-                    log.warning(
-                        "repeated triggers wait while the backlog's store is unavailable",
-                        extra={"error": str(error)},
-                    )
-                    self._has_unchecked.set()
-                    await self._clock.sleep(outage_pause())
-
-    async def _check_lane(self, lane: _FairLane) -> None:
-        asked, began = [*lane.arrivals.unchecked], self._clock.monotonic()
-        levelled = await self._store.levelled(
-            lane.key, lane.backlog.ack_level, [(t.id, t.version) for t in asked]
-        )
-        if self._lanes.get(lane.key.priority) is not lane:
-            return  # dropped meanwhile
+    async def _check(self, lane: _FairLane) -> None:
+        """Find the triggers from behind the channel position that have no level in the store."""
+        asked, began = [*lane.unchecked], self._clock.monotonic()
+        found = await self._store.entries(lane.key, lane.backlog.ack_level, [t.id for t in asked])
         now = self._clock.monotonic()
-        found = lane.arrivals.checked(asked, levelled, now - began, now)
-        self._count(lane)
-        self._events.on_dropped(found)
-        self._work.set()
+        lane.check_from = began + (now - began) / AGAIN_SHARE
+        del lane.unchecked[: len(asked)]
+        levelled = {(entry.id, entry.version) for entry in found}
+        new = [trigger for trigger in asked if (trigger.id, trigger.version) not in levelled]
+        kept = set(map(id, new))
+        # After others of their keys, because a key gets its levels in its order.
+        lane.inbox = sorted([*new, *lane.inbox], key=attrgetter("seq"))
+        self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
 
     def _assign_levels(self, lane: _FairLane) -> None:
-        if not (triggers := lane.arrivals.take_page()):
-            return
+        page, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not lane.backlog.is_stored:
-            count = len(lane.backlog) + len(triggers)
+            count = len(lane.backlog) + len(page)
             lane.backlog.capacity = self._look_ahead.want(lane.key, count, self._most)
-        lane.arrivals.remember(triggers, lane.backlog.capacity)
-        added = lane.backlog.add(triggers)
-        if isinstance(added, BacklogWrite):
-            lane.write = added
-        else:
-            self._apply(lane, added)
+        self._apply(lane, lane.backlog.add(page))
 
-    def _make_room(self, lane: _FairLane) -> None:
+    def _evict(self, lane: _FairLane) -> None:
         """Evict triggers that limits hold back, in favour of stored ones that may run."""
         now = self._clock.monotonic()
-        if lane.is_ordering or not lane.evictions.is_due(lane.backlog, now):
+        if lane.backlog.write is not None or lane.is_ordering:
+            return
+        if not lane.evictions.is_due(lane.backlog, now):
             return
         held = [
             each._replace(triggers=levelled)
             for each in self._table.held_back([lane.key])[lane.key]
             if (levelled := [one for one in each.triggers if one.level is not None])
         ]
-        chosen = lane.evictions.choose(lane.backlog, held, now)
-        if chosen is not None:
-            self._table.remove([*chosen.kept, *chosen.evicted])
-            lane.write = lane.backlog.evict(*chosen)
+        if evicted := lane.evictions.choose(lane.backlog, held, now):
+            self._table.remove(evicted)
+            lane.backlog.evict(evicted)
 
-    def _shrink(self, lane: _FairLane) -> None:
-        """Drop from memory what the lane's share no longer holds, after storing it."""
-        found = lane.backlog.shrink()
-        if isinstance(found, BacklogWrite):
-            lane.write = found
+    async def _write(self, lane: _FairLane, write: BacklogWrite) -> None:
+        try:
+            await self._store.write(lane.key, self._range_id, write.entries, write.record)
+        except StoreUnavailable:
+            lane.backlog.write_failed()
+            raise
+        self._apply(lane, lane.backlog.written(self._clock.monotonic()))
+        self._count(lane, lane.arriving)
+        self._events.on_dropped([entry for entry in write.entries if entry not in lane.backlog])
+        self._context.channel.room_freed()
+
+    async def _delete(self, lane: _FairLane, through: Level, now: float) -> None:
+        """Delete old entries of a lane. If the store refuses it, the lane goes on, and a later
+        deletion is of these entries too."""
+        try:
+            await self._store.delete_through(lane.key, self._range_id, through)
+        except (StoreUnavailable, Fenced):
+            raise
+        except Exception as error:
+            if not lane.delete_from:
+                log.error(
+                    "the store does not delete old rows of the backlog; it is tried again, and"
+                    " tasks run on. Correct what the error names, such as a trigger of your own",
+                    extra={"lane": lane.key, "error": error_line(error)},
+                )
+            lane.delete_from = now + DELETE_AGAIN_SECONDS
         else:
-            self._apply(lane, found)
+            lane.delete_from = 0.0
+            lane.backlog.deleted(through, now)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
         self._look_ahead.measure(lane.key, changes.added)
@@ -483,52 +433,24 @@ class FairPartition:
             else:
                 push(trigger)
         if kept_out:
-            self._drop_untaken(lane, kept_out)
+            lane.backlog.ack(kept_out)
+            self._events.on_dropped(kept_out)
         if changes.added:
             self._events.on_ready()
 
-    def _drop_untaken(self, lane: _FairLane, triggers: Sequence[Trigger]) -> None:
-        """Drop triggers of held ordering keys, which do not advance the lane's virtual time, and
-        which may be cancelled unseen."""
-        lane.backlog.ack(triggers)
-        lane.arrivals.drop_recent(triggers)
-        self._events.on_dropped(triggers)
-
-    def _begin_dispatch(self, lane: _FairLane) -> None:
-        """Begin to dispatch once every trigger found at the take-over has a level."""
-        if not lane.is_ordering:
-            return
-        is_waiting = (
-            lane.arrivals or lane.write is not None or self._context.channel.is_behind(lane.key)
-        )
-        if not is_waiting or self._clock.monotonic() >= lane.order_until:
-            lane.is_ordering = False
-            self._apply(lane, Changes(lane.backlog.loaded()))
-
     def _add_lane(self, priority: int, record: LaneRecord | None) -> _FairLane:
         """Add a lane; `record` is None when the lane has no saved state."""
-        passes = Passes(Counters(), self._weights)
         backlog = Backlog(
             self._range_id,
             record or LaneRecord(),
-            passes,
             1,  # until the lane asks for memory
             Timing(
                 delete_acks=self._store.delete_acks, persist_seconds=self._store.persist_seconds
             ),
+            self._weights,
             is_new=record is None,
         )
         lane = self._lanes[priority] = _FairLane(
             LaneKey(*self.key, priority), backlog, self._began + ORDER_FIRST_SECONDS
         )
         return lane
-
-
-def _can_level(lane: _FairLane) -> bool:
-    """Return whether new triggers can get their levels now. At a take-over, they come after the
-    older ones, which the store must show first."""
-    return (
-        lane.write is None
-        and lane.backlog.can_add
-        and not (lane.is_ordering and lane.arrivals.unchecked)
-    )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
 from fairlead.model.fields import Count, Pass, ReadThrough
+from fairlead.model.keys import PartitionKey
 from fairlead.model.reading import json_reader
 from fairlead.model.trigger import LOWEST, Level
 
@@ -23,28 +24,23 @@ class LaneRecord(msgspec.Struct, frozen=True):
     """Read level (R) at the time of the write; only for people."""
     max_level: Level = LOWEST
     """Maximum level (M): no row is above it."""
-    virtual_time: Pass = 0
-    """Highest pass dispatched."""
     read_seq: ReadThrough = 0
     """Position in the channel up to which every trigger found has been given a level."""
-    highest_seq: ReadThrough = 0
-    """Highest position in the channel of a trigger that has been given a level; above `read_seq`
-    while the lane is read by fairness key."""
     buffered: Count = 0
     """Triggers in the owner's memory at the time of the write; only for people."""
     next_passes: list[tuple[str, Pass]] = []
-    """(fairness key, next pass) of the keys furthest ahead."""
+    """(tenant, next pass) of the tenants furthest ahead."""
 
 
 _read = json_reader(LaneRecord)
 
 
 def read_lanes(
-    records: Iterable[tuple[int, str]], name: Callable[[int], str]
+    records: Iterable[tuple[int, str]], table: str, key: PartitionKey
 ) -> dict[int, LaneRecord]:
-    """Decode pairs of (priority, record as JSON). Log a record that cannot be read by its name in
-    the store, `name(priority)`. Its lane begins anew with its next owner: the order of its tasks is
-    lost, no task is."""
+    """Decode pairs of (priority, record as JSON) in a table of a partition. Log a record that
+    cannot be read. Its lane begins anew with its next owner: the order of its tasks is lost, no
+    task is."""
     lanes: dict[int, LaneRecord] = {}
     for priority, record in records:
         try:
@@ -52,8 +48,12 @@ def read_lanes(
         except msgspec.DecodeError as error:
             lanes[priority] = LaneRecord()
             log.error(
-                "the record of a lane cannot be read, which begins anew with its next owner: %s",
-                name(priority),
+                "the record of a lane cannot be read, which begins anew with its next owner:"
+                " priority %d of partition %d of queue %r in %s",
+                priority,
+                key.partition,
+                key.queue,
+                table,
                 extra={"error": str(error)},
             )
     return lanes

@@ -160,8 +160,8 @@ async def _partitions(
         lanes = []
         for priority, record in sorted(found.lanes.items()) if found is not None else ():
             assert context.backlog is not None  # it has given the record
-            stored = await context.backlog.count(
-                LaneKey(*key, priority), record.ack_level, most_stored
+            stored, _ = await context.backlog.ahead(
+                LaneKey(*key, priority), record.ack_level, most=most_stored
             )
             lanes.append(
                 LaneView(

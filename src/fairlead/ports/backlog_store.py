@@ -4,11 +4,14 @@ only the later one can write."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
+
+HIGHEST = Level(2**63 - 1, 2**63 - 1)
+"""Level above every level that is given to a task."""
 
 
 class Fenced(Exception):
@@ -23,24 +26,6 @@ class OwnedBacklog(msgspec.Struct, frozen=True):
     """Range id of the new owner, greater than any before it; fences every write from now on."""
     lanes: dict[int, LaneRecord]
     """Records by priority, of lanes that were ever written."""
-
-
-class LastPass(NamedTuple):
-    """Where the stored entries of a fairness key end."""
-
-    fairness_key: str
-    pass_: int
-    """Highest pass of the key's entries."""
-    weight: float
-    """Least weight of the key's entries."""
-
-
-class LastPasses(NamedTuple):
-    """The last passes among some entries of a lane."""
-
-    keys: Sequence[LastPass]
-    through: Level | None
-    """Level of the last of these entries; None if no entry lies above them."""
 
 
 class BacklogStore(Protocol):
@@ -71,10 +56,10 @@ class BacklogStore(Protocol):
         record: LaneRecord,
     ) -> None:
         """Add the entries (all have a level and belong to the lane) and save the record, all or
-        nothing. A store that splits a large write first saves a
-        record with which the channel brings all entries again. An entry that exists is left
-        unchanged. `entries` may be empty. Raises Fenced, and StoreUnavailable if the write may or
-        may not have landed, or may land later; repeat it unchanged then."""
+        nothing. A store that splits a large write first saves a record with which the channel
+        brings all entries again. An entry that exists is left unchanged. `entries` may be empty.
+        Raises Fenced, and StoreUnavailable if the write may or may not have landed, or may land
+        later; repeat it unchanged then."""
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
         """Return entries with a level greater than `level`, ascending, at most `limit`; never one
@@ -83,30 +68,18 @@ class BacklogStore(Protocol):
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         """Delete the entries at or below `level`. Raises Fenced, StoreUnavailable."""
 
-    async def levelled(
-        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
-    ) -> set[str]:
-        """Return the ids of those tasks, given as (id, version), that have an entry above the level
-        at exactly this version."""
-
-    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
-        """Return the last pass of each fairness key among the first `limit` entries above a level.
-        Raises StoreUnavailable."""
+    async def entries(self, lane: LaneKey, above: Level, task_ids: Sequence[str]) -> list[Trigger]:
+        """Return the entries of these tasks above a level, in any order. Raises
+        StoreUnavailable."""
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the records of every partition, for people; changes nothing."""
 
     async def ahead(
-        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+        self, lane: LaneKey, above: Level, below: Level = HIGHEST, most: int | None = None
     ) -> tuple[int, int]:
-        """Return how many entries lie above one level and below the other, counted up to `most`,
-        and how many fairness keys these have; for people."""
-
-    async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
-        """Return the highest entry of a task, or None if it has no entry; for people."""
-
-    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
-        """Return how many entries lie above the level, counted up to `most`; for people."""
+        """Return how many entries lie between two levels, counted up to `most`, and how many
+        fairness keys these have; for people."""
 
     async def close(self) -> None:
         """Close the store's own connections, if it has any."""

@@ -3,9 +3,9 @@ partition."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
-from struct import pack, unpack
 from uuid import UUID
 
 import msgspec
@@ -19,33 +19,20 @@ from fairlead.backends.cassandra.session import (
     bytes_of,
     chunks,
 )
-from fairlead.backends.sql.backlog import unfinished_record
-from fairlead.backends.sql.rows import shared
-from fairlead.model import (
-    LOWEST,
-    LaneKey,
-    LaneRecord,
-    Level,
-    PartitionKey,
-    Trigger,
-    TriggerPath,
-    read_lanes,
-)
-from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
+from fairlead.backends.sql.backlog import columns, triggers_of, unfinished_record
+from fairlead.backends.sql.rows import canonical
+from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, read_lanes
+from fairlead.ports.backlog_store import HIGHEST, Fenced, OwnedBacklog
 from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
 
-_GROUPS = 10
-"""Distance from the priority of a lane to that of its groups."""
+_AT_ONCE = 100
+"""Tasks whose entries are read at the same time."""
 
-_GROUP_PAGE = 500
-"""Groups in one page; a group has up to some 2,500 tasks, of 8 bytes each."""
-
-_LOOKED_UP = 500
-"""Groups or entries that one statement looks up."""
+_SCHEMA = ("create_backlog", "create_task_index")
 
 _encode = msgspec.json.encode
 
@@ -68,11 +55,12 @@ class CassandraBacklogStore:
     def __init__(self, url: str, store: OrderedStore | None = None) -> None:
         """Open no connection yet. `store`: task store that the keyspace must belong to; None checks
         nothing. Raise ConfigurationError for a wrong URL."""
-        self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", ["create_backlog"])
+        self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", _SCHEMA)
         self._keyspace = KeyspaceOwner(self.session, store)
 
     async def migrate(self) -> None:
-        """Create the keyspace and the table if they are missing. Raise StoreUnavailable."""
+        """Create the keyspace, the table and its index if they are missing. Raise
+        StoreUnavailable."""
         await self.session.migrate()
 
     async def take_over(
@@ -112,36 +100,27 @@ class CassandraBacklogStore:
                 (lane.priority, encoded, lane.queue, lane.partition, range_id),
             )
             writes = [("write", _row(lane, entry)) for entry in piece]
-            groups = [("write_group", _group(lane, group)) for group in groups_of(piece)]
-            await self._fenced(lane, range_id, [keep_record, *writes, *groups])
+            await self._fenced(lane, range_id, [keep_record, *writes])
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
-        one = shared()
-        return [
-            _trigger(lane, row, one)
-            async for row in self.session.rows("read_above", *lane, *level, limit)
-        ]
+        return triggers_of(lane, await self.session.execute("read_above", *lane, *level, limit))
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         # A statement that deletes a range cannot have a condition; its batch contains another
         # statement that has one.
         fence = ("raise_range_id", (range_id, lane.queue, lane.partition, range_id))
-        deletes = [("delete_through", (*each, *level)) for each in (lane, _groups_lane(lane))]
-        await self._fenced(lane, range_id, [fence, *deletes])
+        await self._fenced(lane, range_id, [fence, ("delete_through", (*lane, *level))])
 
-    async def levelled(
-        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
-    ) -> set[str]:
-        found = await self._entries(lane, above, [UUID(task_id) for task_id, _ in tasks])
-        return {task_id for task_id, _ in set(tasks) & {(e.id, e.version) for e in found}}
-
-    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
-        rows = [row async for row in self.session.rows("passes_above", *lane, *above, limit)]
-        found: dict[str, tuple[int, float]] = {}
-        for pass_, _, key, weight in rows:
-            found[key] = pass_, min(weight, found[key][1] if key in found else weight)
-        through = Level(*rows[-1][:2]) if len(rows) == limit else None
-        return LastPasses([LastPass(key, *ends) for key, ends in found.items()], through)
+    async def entries(self, lane: LaneKey, above: Level, task_ids: Sequence[str]) -> list[Trigger]:
+        found: list[Row] = []
+        for some in chunks({*map(canonical, task_ids)}, _AT_ONCE):
+            reads = [
+                self.session.execute("entries_of", lane.queue, lane.partition, UUID(task_id))
+                for task_id in some
+            ]
+            for rows in await asyncio.gather(*reads):
+                found += [row for priority, *row in rows if priority == lane.priority]
+        return triggers_of(lane, [row for row in found if Level(*row[:2]) > above])
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions.
@@ -153,54 +132,16 @@ class CassandraBacklogStore:
         }
 
     async def ahead(
-        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+        self, lane: LaneKey, above: Level, below: Level = HIGHEST, most: int | None = None
     ) -> tuple[int, int]:
         """Count the entries between two levels, and their fairness keys, by a scan."""
-        rows = self.session.rows("keys_between", *lane, *above, *through)
-        keys = [key async for (key,) in _first(rows, most)]
+        keys: list[str] = []
+        async with aclosing(self.session.rows("keys_between", *lane, *above, *below)) as rows:
+            async for (key,) in rows:
+                if most is not None and len(keys) >= most:
+                    break
+                keys.append(key)
         return len(keys), len(set(keys))
-
-    async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
-        try:
-            task = UUID(task_id)
-        except ValueError:
-            return None
-        return max(await self._entries(lane, LOWEST, [task]), key=_level, default=None)
-
-    async def _entries(self, lane: LaneKey, above: Level, tasks: Sequence[UUID]) -> list[Trigger]:
-        """Return the entries of these tasks above a level, in any order.
-
-        Read 8 bytes for each entry of the lane, in groups: a second for some millions.
-        """
-        if not tasks:
-            return []
-        wanted = set(map(_tail, tasks))
-        groups = _groups_lane(lane)
-        hits = []
-        async for *level, tails in self.session.rows(
-            "groups_above", *groups, *above, page=_GROUP_PAGE
-        ):
-            if not wanted.isdisjoint(_unpack("Q", tails)):
-                hits.append(Level(*level))
-        levels = [
-            level
-            for some in chunks(hits, _LOOKED_UP)
-            for row in await self.session.execute("groups_at", *groups, some, page=_GROUP_PAGE)
-            for level in _levels_of(wanted, *row)
-            if level > above
-        ]
-        ids = set(map(str, tasks))
-        entries = [
-            _trigger(lane, row)
-            for some in chunks(levels, _LOOKED_UP)
-            for row in await self.session.execute("entries_at", *lane, some)
-        ]
-        return [entry for entry in entries if entry.id in ids]
-
-    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
-        """Count the entries above a level, by a scan of the lane."""
-        rows = self.session.rows("ids_above", *lane, *above)
-        return len([0 async for _ in _first(rows, most)])
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
@@ -244,120 +185,13 @@ def _pieces(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
     yield piece
 
 
-def _level(entry: Trigger) -> Level:
-    assert entry.level is not None
-    return entry.level
-
-
-def groups_of(entries: Sequence[Trigger]) -> Iterator[list[Trigger]]:
-    """Yield the entries in groups that may be deleted together, lowest levels first.
-
-    A group is deleted once its highest level is, so levels of one group are about equally far from
-    the lowest of all: at most four times as far. Else one task of a long backlog in each write
-    would keep every group for as long as it waits.
-    """
-    group: list[Trigger] = []
-    last = 0
-    ascending = sorted(entries, key=_level)
-    for entry in ascending:
-        distance = (_level(entry).pass_ - _level(ascending[0]).pass_).bit_length() // 2
-        if group and distance != last:
-            yield group
-            group = []
-        group.append(entry)
-        last = distance
-    if group:
-        yield group
-
-
-async def _first(rows: AsyncGenerator[Row, None], most: int | None) -> AsyncGenerator[Row, None]:
-    """Yield the first rows, and read no more."""
-    async with aclosing(rows):
-        left = most
-        while left is None or left > 0:
-            try:
-                yield await anext(rows)
-            except StopAsyncIteration:
-                return
-            left = None if left is None else left - 1
-
-
-def _groups_lane(lane: LaneKey) -> LaneKey:
-    return lane._replace(priority=lane.priority + _GROUPS)
-
-
-def _group(lane: LaneKey, entries: Sequence[Trigger]) -> Row:
-    """Return the row of a group of entries, ascending by level."""
-    tails = [_tail(UUID(entry.id)) for entry in entries]
-    levels = [number for entry in entries for number in _level(entry)]
-    return (
-        *_groups_lane(lane),
-        *_level(entries[-1]),
-        pack(f"<{len(tails)}Q", *tails),
-        pack(f"<{len(levels)}q", *levels),
-    )
-
-
-def _levels_of(wanted: set[int], tails: bytes, levels: bytes) -> list[Level]:
-    """Return the levels of the wanted tasks of a group."""
-    numbers = _unpack("q", levels)
-    return [
-        Level(numbers[2 * n], numbers[2 * n + 1])
-        for n, tail in enumerate(_unpack("Q", tails))
-        if tail in wanted
-    ]
-
-
-def _tail(task: UUID) -> int:
-    """Return the last 8 bytes of an id, which are random but for two bits."""
-    return task.int & (1 << 64) - 1
-
-
-def _unpack(kind: str, data: bytes) -> tuple[int, ...]:
-    return unpack(f"<{len(data) // 8}{kind}", data)
-
-
 def _row(lane: LaneKey, entry: Trigger) -> Row:
     # Unset instead of null, because Cassandra writes a null as a tombstone.
-    ordering_key = UNSET_VALUE if entry.ordering_key is None else entry.ordering_key
-    return (
-        *lane,
-        *_level(entry),
-        UUID(entry.id),
-        entry.version,
-        entry.name,
-        entry.fairness_key,
-        entry.weight,
-        ordering_key,
-        entry.seq,
-        entry.order_at,
-    )
-
-
-def _trigger(lane: LaneKey, row: Row, one: Callable[[str], str] = str) -> Trigger:
-    pass_, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
-    return Trigger(
-        str(task_id),
-        version,
-        lane.queue,
-        lane.partition,
-        one(name),
-        lane.priority,
-        one(fairness_key),
-        weight,
-        ordering_key and one(ordering_key),
-        TriggerPath.SPILL,
-        seq,
-        Level(pass_, number),
-        order_at,
-    )
+    pass_, number, task_id, *others = columns(entry)
+    values = (UNSET_VALUE if value is None else value for value in others)
+    return (*lane, pass_, number, UUID(task_id), *values)
 
 
 def _owned(key: PartitionKey, range_id: int | None, records: dict[int, str] | None) -> OwnedBacklog:
-    def name(priority: int) -> str:
-        return (
-            f"records[{priority}] of fairlead_backlog with queue {key.queue!r} and partition"
-            f" {key.partition}"
-        )
-
-    return OwnedBacklog(range_id or 0, read_lanes((records or {}).items(), name))
+    lanes = read_lanes((records or {}).items(), "fairlead_backlog", key)
+    return OwnedBacklog(range_id or 0, lanes)

@@ -51,24 +51,12 @@ SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_ke
 DELETE FROM fairlead_backlog
  WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
 
--- name: levelled
--- $1: ids
-SELECT b.task_id::text, b.version
-  FROM (SELECT * FROM fairlead_backlog WHERE task_id = ANY ((SELECT $1::uuid[])::uuid[]) OFFSET 0) AS b
- WHERE b.queue = $2 AND b.partition = $3 AND b.priority = $4 AND (b.pass, b.id) > ($5, $6)
-
--- name: level_after
-SELECT pass, id
-  FROM fairlead_backlog
- WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5)
- ORDER BY pass, id
- LIMIT 1 OFFSET $6
-
--- name: last_passes
-SELECT fairness_key, max(pass), min(weight)
-  FROM fairlead_backlog
- WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) <= ($6, $7)
- GROUP BY fairness_key
+-- name: entries
+-- $1: [id, ...]
+SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
+  FROM (SELECT * FROM fairlead_backlog
+         WHERE task_id = ANY (ARRAY(SELECT json_array_elements_text($1::json)::uuid)) OFFSET 0) AS b
+ WHERE queue = $2 AND partition = $3 AND priority = $4 AND (pass, id) > ($5, $6)
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record
@@ -83,17 +71,3 @@ SELECT count(*), count(DISTINCT fairness_key)
           FROM fairlead_backlog
          WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5) AND (pass, id) < ($6, $7)
          LIMIT $8::bigint) AS ahead
-
--- name: entry
-SELECT pass, id, task_id::text, version, name, fairness_key, weight, ordering_key, seq, order_at
-  FROM (SELECT * FROM fairlead_backlog WHERE task_id = $1::text::uuid OFFSET 0) AS b
- WHERE queue = $2 AND partition = $3 AND priority = $4
- ORDER BY pass DESC, id DESC
- LIMIT 1
-
--- name: count
--- $6: maximum number of entries to count
-SELECT count(*)
-  FROM (SELECT 1 FROM fairlead_backlog
-         WHERE queue = $1 AND partition = $2 AND priority = $3 AND (pass, id) > ($4, $5)
-         LIMIT $6::bigint) AS above

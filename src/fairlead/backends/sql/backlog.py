@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from fairlead.backends.sql.fences import Fences
-from fairlead.backends.sql.rows import ALL_ROWS, canonical, shared
+from fairlead.backends.sql.rows import ALL_ROWS, batch, canonical, shared
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.errors import BatchTooLarge
@@ -27,10 +27,8 @@ from fairlead.model import (
     TriggerPath,
     read_lanes,
 )
-from fairlead.ports.backlog_store import Fenced, LastPass, LastPasses, OwnedBacklog
-from fairlead.ports.statements import Row, Statement, Steps
-
-_HIGHEST = Level(2**63 - 1, 2**63 - 1)
+from fairlead.ports.backlog_store import HIGHEST, Fenced, OwnedBacklog
+from fairlead.ports.statements import Many, Row, Statement, Steps
 
 _encode = msgspec.json.encode
 
@@ -73,9 +71,9 @@ class SqlBacklogStore(ABC):
         for queue, partition, range_id, server in (yield self._statement("take_over", given)):
             range_ids[key := PartitionKey(queue, partition)] = range_id
             self._fences.taken(key, range_id, server)
-        records: dict[PartitionKey, list[Row]] = {key: [] for key in range_ids}
-        for queue, partition, *row in (yield self._statement("owned_lanes", given)):
-            records[PartitionKey(queue, partition)].append(row)
+        records: dict[PartitionKey, list[tuple[int, str]]] = {key: [] for key in range_ids}
+        for queue, partition, priority, record in (yield self._statement("owned_lanes", given)):
+            records[PartitionKey(queue, partition)].append((priority, record))
         return {key: _owned(key, range_ids[key], rows) for key, rows in records.items()}
 
     async def write(
@@ -103,29 +101,24 @@ class SqlBacklogStore(ABC):
         record: LaneRecord,
     ) -> None:
         await self._database.run_async(
-            self._write(lane, range_id, entries, record, self._insert),
+            self._write(lane, range_id, entries, record),
             durable=bool(entries) and self.outlives_workers,
         )
 
     def _write(
-        self,
-        lane: LaneKey,
-        range_id: int,
-        entries: Sequence[Trigger],
-        record: LaneRecord,
-        insert: Callable[[LaneKey, Sequence[Trigger]], Steps[None]],
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> Steps[None]:
         yield from self._fenced(lane, range_id)
         if entries:
-            yield from insert(lane, entries)
+            yield self._insertion(lane, entries)
         yield from self._keep_record(lane, _encode(record).decode())
 
     def _keep_record(self, lane: LaneKey, record: str) -> Steps[None]:
         yield self._statement("keep_record", *lane, record)
 
     @abstractmethod
-    def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
-        """Insert rows; leave rows that exist."""
+    def _insertion(self, lane: LaneKey, entries: Sequence[Trigger]) -> Statement | Many:
+        """Return the statement that inserts rows, and leaves rows that exist."""
 
     def _fenced(self, lane: LaneKey, range_id: int) -> Steps[None]:
         rows = yield self._statement("fence", lane.queue, lane.partition)
@@ -135,11 +128,8 @@ class SqlBacklogStore(ABC):
             raise Fenced(reason)
 
     async def read_above(self, lane: LaneKey, level: Level, limit: int) -> list[Trigger]:
-        return await self._database.read(self._read_above(lane, level, limit))
-
-    def _read_above(self, lane: LaneKey, level: Level, limit: int) -> Steps[list[Trigger]]:
-        rows, one = (yield self._statement("read_above", *lane, *level, limit)), shared()
-        return [_trigger(lane, row, one) for row in rows]
+        rows = await self._database.read(self._rows("read_above", *lane, *level, limit))
+        return triggers_of(lane, rows)
 
     async def delete_through(self, lane: LaneKey, range_id: int, level: Level) -> None:
         # Need not be durable: rows that come back after a power cut are deleted again.
@@ -155,38 +145,16 @@ class SqlBacklogStore(ABC):
             above = LOWEST
         yield self._statement("delete_through", *lane, *above, *level)
 
-    async def levelled(
-        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
-    ) -> set[str]:
-        return await self._database.read(self._levelled(lane, above, tasks))
-
-    def _levelled(
-        self, lane: LaneKey, above: Level, tasks: Sequence[tuple[str, int]]
-    ) -> Steps[set[str]]:
-        given = self._ids([task_id for task_id, _ in tasks])
-        found = {
-            (row[0], row[1]) for row in (yield self._statement("levelled", given, *lane, *above))
-        }
-        return {task_id for task_id, version in tasks if (task_id, version) in found}
-
-    @abstractmethod
-    def _ids(self, ids: list[str]) -> Any:
-        """Return the ids as one parameter of the dialect."""
-
-    async def last_passes(self, lane: LaneKey, above: Level, limit: int) -> LastPasses:
-        return await self._database.read(self._last_passes(lane, above, limit))
-
-    def _last_passes(self, lane: LaneKey, above: Level, limit: int) -> Steps[LastPasses]:
-        ends = yield self._statement("level_after", *lane, *above, limit - 1)
-        through = Level(*ends[0]) if ends else None
-        rows = yield self._statement("last_passes", *lane, *above, *(through or _HIGHEST))
-        return LastPasses([LastPass(*row) for row in rows], through)
+    async def entries(self, lane: LaneKey, above: Level, task_ids: Sequence[str]) -> list[Trigger]:
+        ids = batch([canonical(task_id) for task_id in task_ids])
+        rows = await self._database.read(self._rows("entries", ids, *lane, *above))
+        return triggers_of(lane, rows)
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         return await self._database.read(self._records())
 
     def _records(self) -> Steps[dict[PartitionKey, OwnedBacklog]]:
-        found: dict[PartitionKey, tuple[int, list[Row]]] = {}
+        found: dict[PartitionKey, tuple[int, list[tuple[int, str]]]] = {}
         for queue, partition, range_id, priority, record in (yield self._statement("owners")):
             _, rows = found.setdefault(PartitionKey(queue, partition), (range_id, []))
             if priority is not None:
@@ -194,20 +162,11 @@ class SqlBacklogStore(ABC):
         return {key: _owned(key, range_id, rows) for key, (range_id, rows) in found.items()}
 
     async def ahead(
-        self, lane: LaneKey, above: Level, through: Level, most: int | None = None
+        self, lane: LaneKey, above: Level, below: Level = HIGHEST, most: int | None = None
     ) -> tuple[int, int]:
-        params = (*lane, *above, *through, ALL_ROWS if most is None else most)
+        params = (*lane, *above, *below, ALL_ROWS if most is None else most)
         tasks, keys = (await self._database.read(self._rows("ahead", *params)))[0]
         return tasks, keys
-
-    async def entry(self, lane: LaneKey, task_id: str) -> Trigger | None:
-        rows = await self._database.read(self._rows("entry", canonical(task_id), *lane))
-        return _trigger(lane, rows[0]) if rows else None
-
-    async def count(self, lane: LaneKey, above: Level, most: int | None = None) -> int:
-        params = (*lane, *above, ALL_ROWS if most is None else most)
-        count: int = (await self._database.read(self._rows("count", *params)))[0][0]
-        return count
 
     async def close(self) -> None:
         await self._database.close_async()
@@ -227,18 +186,13 @@ def unfinished_record(record: LaneRecord, entries: Sequence[Trigger]) -> LaneRec
     return msgspec.structs.replace(record, read_seq=min(record.read_seq, max(first - 1, 0)))
 
 
-def _owned(key: PartitionKey, range_id: int, rows: Sequence[Row]) -> OwnedBacklog:
-    def name(priority: int) -> str:
-        return (
-            f"the row of fairlead_backlog_lanes with queue {key.queue!r}, partition"
-            f" {key.partition} and priority {priority}"
-        )
-
-    return OwnedBacklog(range_id, read_lanes(((row[0], row[1]) for row in rows), name))
+def _owned(key: PartitionKey, range_id: int, rows: Iterable[tuple[int, str]]) -> OwnedBacklog:
+    return OwnedBacklog(range_id, read_lanes(rows, "fairlead_backlog_lanes", key))
 
 
-def columns(entry: Trigger) -> tuple[Any, ...]:
-    """Return the parameters of the statement `write` that follow those of the lane."""
+def columns(entry: Trigger) -> Row:
+    """Return the parameters of an insert that follow those of the lane, in the order of the columns
+    of a read."""
     return (
         *(entry.level or ()),
         entry.id,
@@ -252,20 +206,24 @@ def columns(entry: Trigger) -> tuple[Any, ...]:
     )
 
 
-def _trigger(lane: LaneKey, row: Row, one: Callable[[str], str] = str) -> Trigger:
-    pass_, number, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at = row
-    return Trigger(
-        task_id,
-        version,
-        lane.queue,
-        lane.partition,
-        one(name),
-        lane.priority,
-        one(fairness_key),
-        weight,
-        ordering_key and one(ordering_key),
-        TriggerPath.SPILL,
-        seq,
-        Level(pass_, number),
-        order_at,
-    )
+def triggers_of(lane: LaneKey, rows: Iterable[Row]) -> list[Trigger]:
+    """Return the entries of a lane from rows of its store."""
+    one = shared()
+    return [
+        Trigger(
+            str(task_id),
+            version,
+            lane.queue,
+            lane.partition,
+            one(name),
+            lane.priority,
+            one(key),
+            weight,
+            ordering_key and one(ordering_key),
+            TriggerPath.SPILL,
+            seq,
+            Level(pass_, number),
+            order_at,
+        )
+        for pass_, number, task_id, version, name, key, weight, ordering_key, seq, order_at in rows
+    ]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.backends.sql.backlog import SqlBacklogStore, columns
-from fairlead.backends.sql.rows import batch
 from fairlead.model import LaneKey, Trigger
-from fairlead.ports.statements import Many, Steps
+from fairlead.ports.statements import Many
 
 
 class SqliteBacklogStore(SqlBacklogStore):
@@ -16,8 +15,5 @@ class SqliteBacklogStore(SqlBacklogStore):
     # All workers are on the machine of the file, so a power cut ends them too.
     outlives_workers = False
 
-    def _insert(self, lane: LaneKey, entries: Sequence[Trigger]) -> Steps[None]:
-        yield Many(self._sql["write"], [(*lane, *columns(entry)) for entry in entries])
-
-    def _ids(self, ids: list[str]) -> str:
-        return batch(ids)
+    def _insertion(self, lane: LaneKey, entries: Sequence[Trigger]) -> Many:
+        return Many(self._sql["write"], [(*lane, *columns(entry)) for entry in entries])

@@ -37,25 +37,12 @@ SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq
 DELETE FROM fairlead_backlog
  WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
 
--- name: levelled
+-- name: entries
 -- ?1: [id, ...]. The plus makes SQLite look up each id instead of scanning the lane.
-SELECT b.task_id, b.version
+SELECT b.pass, b.id, b.task_id, b.version, b.name, b.fairness_key, b.weight, b.ordering_key, b.seq, b.order_at
   FROM json_each(?1) j
   CROSS JOIN fairlead_backlog b ON b.task_id = j.value
  WHERE +b.queue = ?2 AND +b.partition = ?3 AND +b.priority = ?4 AND (+b.pass, b.id) > (?5, ?6)
-
--- name: level_after
-SELECT pass, id
-  FROM fairlead_backlog
- WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5)
- ORDER BY pass, id
- LIMIT 1 OFFSET ?6
-
--- name: last_passes
-SELECT fairness_key, max(pass), min(weight)
-  FROM fairlead_backlog
- WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) <= (?6, ?7)
- GROUP BY fairness_key
 
 -- name: owners
 SELECT o.queue, o.partition, o.range_id, l.priority, l.record
@@ -70,17 +57,3 @@ SELECT count(*), count(DISTINCT fairness_key)
           FROM fairlead_backlog
          WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5) AND (pass, id) < (?6, ?7)
          LIMIT ?8) AS ahead
-
--- name: entry
-SELECT pass, id, task_id, version, name, fairness_key, weight, ordering_key, seq, order_at
-  FROM fairlead_backlog
- WHERE task_id = ?1 AND +queue = ?2 AND +partition = ?3 AND +priority = ?4
- ORDER BY pass DESC, id DESC
- LIMIT 1
-
--- name: count
--- ?6: maximum number of entries to count
-SELECT count(*)
-  FROM (SELECT 1 FROM fairlead_backlog
-         WHERE queue = ?1 AND partition = ?2 AND priority = ?3 AND (pass, id) > (?4, ?5)
-         LIMIT ?6) AS above

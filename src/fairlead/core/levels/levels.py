@@ -1,197 +1,111 @@
-"""The levels that one owner gives to the triggers of a lane: their passes, and ids that no other
-owner gives.
+"""The levels that one owner gives to the triggers of a lane: a pass, and an id that no other owner
+gives.
 
-The pass is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996), by tenant. Tasks
-of one tenant get their levels in the order of arrival, whatever their keys.
+The pass is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996): each tenant
+advances by its stride for every task, and the lowest pass goes first. For tenants that stay
+backlogged, served counts divided by weight never differ by more than 1/w_f + 1/w_m tasks. A key
+that is no path is a tenant (`fairlead.core.fair.tenants`). Tasks of one tenant get their levels in
+the order of arrival, whatever their keys.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from heapq import heappop, heappush, nsmallest
+from collections.abc import Mapping
+from heapq import nsmallest
 
-from fairlead.core.levels.counters import LAST_PASS
-from fairlead.core.levels.passes import Passes
-from fairlead.model import PATH_SEPARATOR, Level, Trigger, tenant_of
+from fairlead.core.fair.strides import stride
+from fairlead.core.fair.tenants import tenant_weight
+from fairlead.model import Trigger, tenant_of
 
 FIRST_PASS = 1
-"""Pass of the first trigger of a lane: a level below this pass is still above `LOWEST`."""
+"""Pass of the first trigger of a lane: a level of this pass is above `LOWEST`."""
 
-MOST_EARLY = 1000
-"""Maximum number of idle tenants that go ahead of other tenants at once."""
+LAST_PASS = 1 << 62
+"""Greatest pass, which records and stores can keep. From there on, tasks get their levels in the
+order of arrival."""
 
-_FEWEST_PASSES = 16
-"""Number of passes of a tenant below which those of triggers that left are not removed."""
+MOST_TENANTS = 200_000
+"""Tenants ahead of the virtual time whose next passes a lane keeps, some 30 MB."""
 
 _ID_BITS = 40
 """Low bits of a level's id, which count within one owner; the high bits are its range id, so that
 no two owners give the same id."""
 
 
-class TenantPasses:
-    """Passes of the triggers of one tenant in memory. The keys of a tenant share its passes: the
-    trigger that runs next counts at the lowest of them, whatever its own is."""
-
-    __slots__ = ("_count", "_passes")
-
-    def __init__(self) -> None:
-        self._passes: list[int] = []
-        """Heap of passes, also of triggers that left without a run."""
-        self._count = 0
-
-    def came(self, pass_: int) -> None:
-        """Note that a trigger came into memory."""
-        self._count += 1
-        heappush(self._passes, pass_)
-
-    def came_taken(self) -> None:
-        """Note that a trigger is in memory that was taken before."""
-        self._count += 1
-
-    def took(self, pass_: int) -> int:
-        """Return the pass at which a trigger that was taken counts. `pass_`: its own, for one that
-        was taken before."""
-        return heappop(self._passes) if self._passes else pass_
-
-    def left(self) -> bool:
-        """Note that a trigger left memory, taken or not; return whether none is left."""
-        self._count -= 1
-        if len(self._passes) > 2 * self._count + _FEWEST_PASSES:
-            self._passes = nsmallest(self._count, self._passes)
-        return not self._count
-
-
 class Levels:
-    """The levels of one lane under one owner."""
+    """The levels of one lane under one owner, and the next pass of each tenant.
 
-    def __init__(self, range_id: int, virtual_time: int, passes: Passes) -> None:
+    A tenant whose next pass lies behind the virtual time is equivalent to an unknown one and is
+    dropped. While more than `most` tenants are ahead, those least ahead are dropped too: such a
+    tenant may gain what it was ahead, one stride for a tenant that waits for its turn.
+    """
+
+    def __init__(
+        self,
+        range_id: int,
+        virtual_time: int = FIRST_PASS,
+        weights: Mapping[str, float] | None = None,
+        most: int = MOST_TENANTS,
+    ) -> None:
+        """`weights`: set at run time, by key; they replace the weights of tasks."""
         self.virtual_time = max(virtual_time, FIRST_PASS)
-        """Highest pass at which a trigger was taken."""
+        """Pass at which a tenant begins that was idle."""
         self.last_id = range_id << _ID_BITS
         """Last id given."""
-        self._range_id = range_id
-        self._passes = passes
-        self._waiting: defaultdict[str, int] = defaultdict(int)
-        """Number of triggers in memory by task name."""
-        self._served: dict[str, int] = {}
-        """Virtual time by task name; behind the lane's while a limit holds the name back."""
-        self._tenants: dict[str, TenantPasses] = {}
-        """Passes in memory by tenant, from the first path that comes until no trigger is left."""
-        self._early = 0
-        """Number of idle tenants that may still go ahead of those whose turn is at the same
-        pass."""
+        self._begun = 0
+        """Number of tenants that have begun at this virtual time. Each begins a little later than
+        the one before, so that a tenant that comes later does not wait for all of them."""
+        self._weights = {} if weights is None else weights
+        self._most = most
+        self._next: dict[str, int] = {}
+        """Next passes by tenant."""
 
-    def came(
-        self, triggers: Iterable[Trigger], loaded: Mapping[Level, Trigger], taken: Iterable[Trigger]
-    ) -> None:
-        """Note that triggers came into memory. `loaded`: all triggers in memory, with these, that
-        are not taken. `taken`: those that are taken and have not left."""
-        waiting, tenants = self._waiting, self._tenants
-        has_tenants, has_path = bool(tenants), False
-        for trigger in triggers:
-            name, key = trigger.name, trigger.fairness_key
-            if not waiting[name]:
-                self._served[name] = min(self.virtual_time, _level(trigger).pass_)
-            waiting[name] += 1
-            if has_tenants:
-                self._passes_of(key).came(_level(trigger).pass_)
-            elif PATH_SEPARATOR in key:
-                has_path = True
-        if has_path:
-            for trigger in loaded.values():
-                self._passes_of(trigger.fairness_key).came(_level(trigger).pass_)
-            for trigger in taken:
-                self._passes_of(trigger.fairness_key).came_taken()
+    def __len__(self) -> int:
+        return len(self._next)
 
-    def _passes_of(self, key: str) -> TenantPasses:
-        tenant = tenant_of(key)
-        passes = self._tenants.get(tenant)
-        if passes is None:
-            passes = self._tenants[tenant] = TenantPasses()
-        return passes
-
-    def left(self, triggers: Iterable[Trigger]) -> None:
-        """Note that triggers left memory."""
-        waiting, tenants = self._waiting, self._tenants
-        for trigger in triggers:
-            name = trigger.name
-            left = waiting[name] = waiting[name] - 1
-            if not left:
-                del waiting[name]
-            if not tenants:
-                continue
-            tenant = tenant_of(trigger.fairness_key)
-            if (passes := tenants.get(tenant)) is not None and passes.left():
-                del tenants[tenant]
-
-    def took(self, triggers: Iterable[Trigger]) -> None:
-        """Advance the virtual time by triggers that were taken for dispatch."""
-        served, furthest, early = self._served, self.virtual_time, self._early
-        tenants = self._tenants
-        for trigger in triggers:
-            pass_ = _level(trigger).pass_
-            if tenants and (found := tenants.get(tenant_of(trigger.fairness_key))) is not None:
-                pass_ = found.took(pass_)
-            early += pass_ >= furthest
-            if pass_ > served[trigger.name]:
-                served[trigger.name] = pass_
-            if pass_ > furthest:
-                furthest = pass_
-        self.virtual_time = furthest
-        self._early = min(early, MOST_EARLY)
-
-    def observe(self, trigger: Trigger) -> None:
-        """Advance the next pass of a tenant beyond a trigger that has its level from another
-        owner."""
-        level = _level(trigger)
-        if level.id >> _ID_BITS != self._range_id:
-            self._passes.observe(
-                trigger.fairness_key, trigger.weight, level.pass_, self.virtual_time
-            )
-
-    def assign(self, trigger: Trigger, above: Level) -> Trigger:
-        """Return a new trigger with its level, which lies above `above`."""
-        name = trigger.name
-        if not self._waiting.get(name):
-            # A name that was idle or is new starts at the lane's virtual time; a name that a limit
-            # holds back keeps its own.
-            self._served[name] = self.virtual_time
+    def assign(self, trigger: Trigger) -> Trigger:
+        """Return a new trigger with its level: at the next pass of its tenant, or at the virtual
+        time if the tenant was idle."""
         self.last_id += 1
-        start, served = above[0], self._served[name]
-        if served > start:
-            start = served
-        key, weight = trigger.fairness_key, trigger.weight
-        pass_ = self._passes.assign(key, weight, start)
-        if self._early and pass_ == start:
-            pass_ = self._before_ties(pass_, above)
+        tenant, step = tenant_of(trigger.fairness_key), self._step(trigger)
+        pass_ = self._next.get(tenant, 0)
+        if pass_ <= self.virtual_time:
+            pass_ = min(self.virtual_time + min(self._begun, step - 1), LAST_PASS)
+            self._begun += 1
+        self._put(tenant, pass_ + step)
         return trigger.at(pass_, self.last_id)
 
-    def _before_ties(self, pass_: int, above: Level) -> int:
-        """Return the pass of the first task of an idle tenant: before the tenants whose turns are
-        at the same pass. With many, the task would otherwise wait for one of each. At most every
-        second trigger that runs comes from such a tenant."""
-        if (pass_ - 1, self.last_id) <= above:
-            return pass_
-        self._early -= 1
-        return pass_ - 1
+    def advance(self, virtual_time: int) -> None:
+        """Move the virtual time on; it never goes back."""
+        if virtual_time > self.virtual_time:
+            self.virtual_time, self._begun = virtual_time, 0
 
-    def assign_again(self, triggers: Iterable[Trigger], above: Level) -> Iterator[Trigger]:
-        """Yield triggers that have waited, with levels from the virtual time on, a step apart for
-        each tenant, so that a tenant that arrives later waits for one task of each and not for
-        all."""
-        start = max(self.virtual_time, above.pass_)
-        next_passes: dict[str, int] = {}
-        for trigger in sorted(triggers, key=_level):
-            key = trigger.fairness_key
-            tenant = tenant_of(key)
-            pass_ = next_passes.get(tenant, start)
-            next_pass = pass_ + self._passes.step(key, trigger.weight)
-            next_passes[tenant] = min(next_pass, LAST_PASS)
-            self.last_id += 1
-            yield trigger.at(pass_, self.last_id)
+    def observe(self, trigger: Trigger) -> None:
+        """Advance the next pass of a tenant beyond a trigger that has its level."""
+        assert trigger.level is not None
+        self.resume(tenant_of(trigger.fairness_key), trigger.level.pass_ + self._step(trigger))
 
+    def resume(self, tenant: str, next_pass: int) -> None:
+        """Let the next pass of a tenant be no less than `next_pass`."""
+        if next_pass > self._next.get(tenant, 0):
+            self._put(tenant, next_pass)
 
-def _level(trigger: Trigger) -> Level:
-    assert trigger.level is not None
-    return trigger.level
+    def next_passes(self, most: int) -> list[tuple[str, int]]:
+        """Return (tenant, next pass) of the `most` tenants furthest ahead, furthest first."""
+        return nsmallest(most, self._next.items(), key=lambda item: (-item[1], item[0]))
+
+    def _step(self, trigger: Trigger) -> int:
+        """Return the virtual time from a task to the next of its tenant (dimensionless)."""
+        key = trigger.fairness_key
+        return stride(tenant_weight(self._weights, tenant_of(key), key, trigger.weight))
+
+    def _put(self, tenant: str, next_pass: int) -> None:
+        self._next[tenant] = min(next_pass, LAST_PASS)
+        if len(self._next) <= self._most:
+            return
+        self._next = {
+            each: pass_ for each, pass_ in self._next.items() if pass_ > self.virtual_time
+        }
+        # Drop half at once, so that sorting costs O(log n) per tenant.
+        if len(self._next) > self._most * 3 // 4:
+            self._next = dict(self.next_passes(self._most // 2))

@@ -13,7 +13,7 @@ from fairlead.core import values
 from fairlead.declare.handle import find_record
 from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.errors import InvalidTask, UnknownTask
-from fairlead.model import LaneKey, Level, PartitionKey, State, TaskRecord
+from fairlead.model import LOWEST, LaneKey, Level, PartitionKey, State, TaskRecord
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor.finding import Finding, Severity
 from fairlead.operate.filters import checked_id, is_within
@@ -264,7 +264,10 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
     records = {} if backlog is None else await backlog.records()
     owned = records.get(PartitionKey(record.queue, record.partition))
     kept = None if owned is None else owned.lanes.get(record.priority)
-    entry = None if backlog is None or kept is None else await backlog.entry(lane, record.id)
+    found = (
+        [] if backlog is None or kept is None else await backlog.entries(lane, LOWEST, [record.id])
+    )
+    entry = max(found, key=lambda entry: entry.level or LOWEST, default=None)
     limits = f"if nothing is ahead of it, {_FOR_A_LIMIT}"
     if backlog is None or kept is None or entry is None or entry.level is None:
         ahead = await store.database.read(store.ahead(record.id, most))
