@@ -94,6 +94,17 @@ async def other(kind: str, url: str, store: Adapter) -> AsyncIterator[BacklogSto
     await closed(other)
 
 
+@pytest.fixture
+async def range_id(store: Adapter) -> int:
+    """Own the partition; return the range id."""
+    return await own(store)
+
+
+async def own(store: Adapter, partition: PartitionKey = PARTITION) -> int:
+    owned = await store.take_over([partition])
+    return int(owned[partition].range_id)
+
+
 def make(count: int, lane: LaneKey = LANE, first: int = 1, **changes: Any) -> list[Trigger]:
     """Return entries with the levels (10, first), (20, first + 1) ..., as a read returns them."""
     return [
@@ -183,12 +194,9 @@ async def test_concurrent_take_overs_get_different_range_ids_and_only_the_greate
 
 async def test_a_take_over_of_one_partition_fences_no_owner_of_another(store: Adapter) -> None:
     neighbours = [PartitionKey("payouts", 4), PartitionKey("payouts2", 3)]
-    owned = {
-        partition: ((await store.take_over([partition]))[partition]).range_id
-        for partition in [PARTITION, *neighbours]
-    }
+    owned = {partition: await own(store, partition) for partition in [PARTITION, *neighbours]}
     for _ in range(3):
-        (await store.take_over([PARTITION]))[PARTITION]
+        await own(store)
     for partition in neighbours:
         lane = LaneKey(*partition, 5)
         await store.write(lane, owned[partition], make(1, lane), LaneRecord())
@@ -197,9 +205,8 @@ async def test_a_take_over_of_one_partition_fences_no_owner_of_another(store: Ad
 
 
 async def test_a_lane_whose_record_cannot_be_read_begins_anew(
-    store: Adapter, kind: str, caplog: pytest.LogCaptureFixture
+    store: Adapter, range_id: int, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     sound = record_of(make(3), buffered=2)
     await store.write(LANE, range_id, [], sound)
     for priority, broken in ((3, "{"), (4, '{"read_seq":"many"}')):
@@ -227,10 +234,10 @@ async def test_a_lane_whose_record_cannot_be_read_begins_anew(
 async def test_a_write_by_an_earlier_owner_is_refused_and_changes_nothing(
     store: Adapter, other: Adapter
 ) -> None:
-    earlier = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    earlier = await own(store)
     old = make(5)
     await store.write(LANE, earlier, old, record_of(old))
-    later = ((await other.take_over([PARTITION]))[PARTITION]).range_id
+    later = await own(other)
     new = make(5, first=100)
     await other.write(LANE, later, new, record_of(new, buffered=7))
     before = await everything(other)
@@ -259,8 +266,7 @@ async def test_a_partition_without_an_owner_refuses_writes(store: Adapter) -> No
     assert await store.records() == {}
 
 
-async def test_a_repeated_write_changes_nothing(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+async def test_a_repeated_write_changes_nothing(store: Adapter, range_id: int) -> None:
     entries = make(20)
     for _ in range(3):
         await store.write(LANE, range_id, entries, record_of(entries))
@@ -272,8 +278,9 @@ async def test_a_repeated_write_changes_nothing(store: Adapter) -> None:
     assert len(await everything(store)) == len({entry.level for entry in entries + more})
 
 
-async def test_a_write_without_entries_saves_the_record_and_leaves_the_rows(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+async def test_a_write_without_entries_saves_the_record_and_leaves_the_rows(
+    store: Adapter, range_id: int
+) -> None:
     entries = make(3)
     await store.write(LANE, range_id, entries, record_of(entries))
     for n in range(3):
@@ -284,9 +291,8 @@ async def test_a_write_without_entries_saves_the_record_and_leaves_the_rows(stor
 
 
 async def test_a_concurrent_read_sees_all_of_a_write_or_nothing(
-    store: Adapter, other: Adapter
+    store: Adapter, range_id: int, other: Adapter
 ) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     entries = make(1000)
     seen = set()
     is_written = asyncio.Event()
@@ -350,9 +356,8 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
         buffered=10_000,
         next_passes=[(text, 2**62 - n) for n, text in enumerate(texts)],
     )
-    range_id = (
-        (await store.take_over([PartitionKey(lane.queue, 999)]))[PartitionKey(lane.queue, 999)]
-    ).range_id
+    partition = PartitionKey(lane.queue, lane.partition)
+    range_id = await own(store, partition)
     # The trigger path is not stored: entries are read back with the path SPILL.
     sent = [msgspec.structs.replace(entry, path=TriggerPath.HOOK) for entry in entries]
     await store.write(lane, range_id, sent, record)
@@ -361,9 +366,7 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
     assert [type(getattr(entry, name)) for entry in found for name in entry.__struct_fields__] == [
         type(getattr(entry, name)) for entry in entries for name in entry.__struct_fields__
     ]
-    assert (
-        (await store.take_over([PartitionKey(lane.queue, 999)]))[PartitionKey(lane.queue, 999)]
-    ).lanes == {0: record}
+    assert (await store.take_over([partition]))[partition].lanes == {0: record}
 
 
 # reads --------------------------------------------------------------------------------------------
@@ -371,8 +374,8 @@ async def test_every_field_of_an_entry_and_of_a_record_is_kept(store: Adapter) -
 
 async def test_a_read_returns_entries_above_a_level_ascending_up_to_a_limit_and_none_twice(
     store: Adapter,
+    range_id: int,
 ) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     # Ten entries for each pass, so that both halves of the level are needed to order them.
     entries = [
         msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1))
@@ -403,12 +406,7 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
         for partition in (0, 1, 10)
         for priority in (0, 9)
     ]
-    owned = {
-        lane[:2]: (
-            (await store.take_over([PartitionKey(*lane[:2])]))[PartitionKey(*lane[:2])]
-        ).range_id
-        for lane in lanes
-    }
+    owned = {lane[:2]: await own(store, PartitionKey(*lane[:2])) for lane in lanes}
     entries = {lane: make(3, lane) for lane in lanes}  # with the same levels in every lane
     for n, lane in enumerate(lanes):
         await store.write(
@@ -440,8 +438,9 @@ async def test_priorities_partitions_and_queues_do_not_mix(store: Adapter) -> No
 # deletes ------------------------------------------------------------------------------------------
 
 
-async def test_a_delete_removes_exactly_the_entries_at_or_below_a_level(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+async def test_a_delete_removes_exactly_the_entries_at_or_below_a_level(
+    store: Adapter, range_id: int
+) -> None:
     entries = [
         msgspec.structs.replace(entry, level=Level(n // 10 + 1, n % 10 + 1))
         for n, entry in enumerate(make(60))
@@ -474,8 +473,9 @@ async def test_a_delete_removes_exactly_the_entries_at_or_below_a_level(store: A
 # lookups ------------------------------------------------------------------------------------------
 
 
-async def test_entries_returns_all_entries_of_tasks_above_a_level(store: Adapter) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+async def test_entries_returns_all_entries_of_tasks_above_a_level(
+    store: Adapter, range_id: int
+) -> None:
     entries = make(250)
     again = msgspec.structs.replace(entries[7], version=4, level=Level(5000, 5000))
     await store.write(LANE, range_id, [*entries, again], record_of([*entries, again]))
@@ -493,8 +493,8 @@ async def test_entries_returns_all_entries_of_tasks_above_a_level(store: Adapter
 
 async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels(
     store: Adapter,
+    range_id: int,
 ) -> None:
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
     entries = make(30)
     await store.write(LANE, range_id, entries, record_of(entries))
     for above, through in ((LOWEST, entries[0].level), (entries[3].level, entries[3].level)):
@@ -511,7 +511,7 @@ async def test_ahead_counts_the_entries_and_the_fairness_keys_between_two_levels
 
 async def written_before_a_crash(store: Adapter) -> tuple[OwnedBacklog, list[Trigger]]:
     """Write, delete and write again; return the entries that are left."""
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    range_id = await own(store)
     entries, last = make(100), make(1, first=1000, level=Level(100_000, 1000))
     await store.write(LANE, range_id, entries, record_of(entries))
     await store.delete_through(LANE, range_id, entries[9].level)
@@ -544,7 +544,7 @@ async def test_on_cassandra_a_write_cut_short_between_pieces_leaves_a_record_tha
 ) -> None:
     monkeypatch.setattr(cassandra_driver, "MOST_BYTES", 2000)
     store = await opened("cassandra", migrated_cassandra_url)
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    range_id = await own(store)
     entries = make(100, first=301)
     record = record_of(entries, ack_level=Level(5, 5), read_seq=400)
     fenced, pieces = store._fenced, []
@@ -575,7 +575,7 @@ async def test_on_cassandra_a_read_above_the_ack_level_scans_no_tombstones(
     cassandra_driver: Any, migrated_cassandra_url: str
 ) -> None:
     store = await opened("cassandra", migrated_cassandra_url)
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    range_id = await own(store)
     entries = make(100)
 
     async def read(level: Level) -> tuple[list[Any], int]:
@@ -652,7 +652,7 @@ async def test_a_write_that_the_limits_of_the_server_refuse_is_split_and_loses_n
         assert found.max_level == record.max_level
 
     monkeypatch.setattr(store, "_write_at_once", limited)
-    range_id = ((await store.take_over([PARTITION]))[PARTITION]).range_id
+    range_id = await own(store)
     all_entries = entries = make(50)
     await store.write(LANE, range_id, entries, record_of(entries))
     assert await everything(store) == entries and max(sizes) <= 6

@@ -218,8 +218,14 @@ async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_positio
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
 
 
-async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(app: App) -> None:
-    """The limits are one of a task name, and one of a fairness key with many tasks."""
+@pytest.mark.parametrize("by_key", [True, False])
+async def test_tasks_stopped_by_a_limit_that_fill_memory_delay_no_stored_task(
+    app: App, monkeypatch: pytest.MonkeyPatch, by_key: bool
+) -> None:
+    """The limits are one of a task name, and one of a fairness key with many tasks. `by_key`:
+    whether triggers beyond memory stay in their rows; else they are stored."""
+    if not by_key:
+        store_all(monkeypatch, app)
     app.queue("q", partitions=1)
     quick_ran: list[int] = []
     slow_ran: list[str] = []

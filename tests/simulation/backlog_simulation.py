@@ -79,8 +79,6 @@ class Simulation:
         self.calls: list[Call] = []
         self.late: list[Call] = []
         """Calls that no owner waits for and that may still take effect."""
-        self.weights: dict[str, float] = {}
-        """Weights set at run time, by key."""
         self.held: set[str] = set()
         """Names that a limit holds back."""
         self.now = 0.0
@@ -124,7 +122,6 @@ class Simulation:
         yield self._commit, 1.0
         yield self._announce, 1.0
         yield self._hold, 0.5
-        yield self._set_weight, 0.5
         yield self._tick, 1.0
         yield self._land, 6.0
         yield self._return_response, 6.0
@@ -194,7 +191,7 @@ class Simulation:
         self._log("owner %d takes over: %s", self.range_id, record)
 
     def _new_backlog(self, range_id: int, record: LaneRecord) -> Backlog:
-        return self._backlog(range_id, record, self._capacity, self._timing, self.weights)
+        return self._backlog(range_id, record, self._capacity, self._timing)
 
     def _leave(self, owner: Owner) -> None:
         """Drop the memory of an owner; its calls under way may still take effect."""
@@ -349,15 +346,6 @@ class Simulation:
             return False
         self._apply(owner, changes := owner.backlog.shrink())
         return changes is not NO_CHANGES or owner.backlog.write is not None
-
-    def _set_weight(self) -> bool:
-        """Set the weight of a key, or take it away."""
-        key = self.chance.choice(KEYS)
-        self.weights.pop(key, None)
-        if self.chance.random() < 0.8:
-            self.weights[key] = self.chance.choice((0.1, 0.5, 1.0, 5.0, 20.0))
-        self._log("weight of %s: %s", key, self.weights.get(key))
-        return True
 
     def _placed(self, owner: Owner, triggers: Sequence[Trigger]) -> list[Trigger]:
         """Return the triggers at their levels in the write that has begun."""

@@ -4,7 +4,6 @@ stores and records can keep."""
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
@@ -28,23 +27,6 @@ def level_of(row: Trigger) -> Level:
     return row.level
 
 
-class ListStore:
-    """Stored entries of one lane, ascending by level."""
-
-    def __init__(self) -> None:
-        self.rows: list[Trigger] = []
-
-    def write(self, entries: Sequence[Trigger]) -> None:
-        self.rows = sorted([*self.rows, *entries], key=level_of)
-
-    def read_above(self, level: Level, limit: int) -> list[Trigger]:
-        first = bisect_right(self.rows, level, key=level_of)
-        return self.rows[first : first + limit]
-
-    def delete_through(self, level: Level) -> None:
-        del self.rows[: bisect_right(self.rows, level, key=level_of)]
-
-
 class FarLane:
     """A lane with memory for ten triggers, whose virtual time begins at `start`."""
 
@@ -53,7 +35,8 @@ class FarLane:
         at = Level(start, 1)
         record = LaneRecord(at, at, at)
         self.backlog = Backlog(1, record, 10, Timing(delete_acks=1), self.weights)
-        self.store = ListStore()
+        self.rows: list[Trigger] = []
+        """Stored entries, ascending by level."""
         self.table = TriggerTable(SlotLedger(10**9))
         self.table.weigh("q", self.weights)
         self.number = 0
@@ -83,14 +66,15 @@ class FarLane:
 
     def _read(self) -> None:
         while (read := self.backlog.next_read()) is not None:
-            self._apply(self.backlog.read(read, self.store.read_above(*read)))
+            above = [row for row in self.rows if level_of(row) > read.above]
+            self._apply(self.backlog.read(read, above[: read.limit]))
         if (through := self.backlog.next_delete(0.0)) is not None:
-            self.store.delete_through(through)
+            self.rows = [row for row in self.rows if level_of(row) > through]
             self.backlog.deleted(through, 0.0)
 
     def _apply(self, changes: Changes) -> None:
         if self.backlog.write is not None:
-            self.store.write(self.backlog.write.entries)
+            self.rows = sorted([*self.rows, *self.backlog.write.entries], key=level_of)
             changes = self.backlog.written(0.0)
         self.table.remove(changes.dropped)
         for each in changes.added:
@@ -138,5 +122,5 @@ def test_a_lane_at_the_end_of_the_virtual_time_keeps_records_and_rows_that_can_b
         record = lane.backlog.record()
         assert msgspec.json.decode(msgspec.json.encode(record), type=LaneRecord) == record
         lane.reweigh("b", 0.001)
-    assert len(lane.store.rows) <= 200 + 150 + 20
-    assert all(level_of(row).pass_ <= LAST_PASS for row in lane.store.rows)
+    assert len(lane.rows) <= 200 + 150 + 20
+    assert all(level_of(row).pass_ <= LAST_PASS for row in lane.rows)
