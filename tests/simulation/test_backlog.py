@@ -116,8 +116,11 @@ class UnstoredOmitted(Backlog):
 class RecordClaimsAllStored(Backlog):
     """The saved record says that all triggers are stored, although some are only in memory."""
 
-    def record(self, are_all_stored: bool = False) -> LaneRecord:
-        return super().record(are_all_stored=True)
+    def record(self) -> LaneRecord:
+        unstored, self._unstored = self._unstored, {}
+        record = super().record()
+        self._unstored = unstored
+        return record
 
 
 class SharedIds(Backlog):

@@ -368,10 +368,9 @@ class FairPartition:
         del lane.unchecked[: len(asked)]
         levelled = {(entry.id, entry.version) for entry in found}
         new = [trigger for trigger in asked if (trigger.id, trigger.version) not in levelled]
-        kept = set(map(id, new))
         # After others of their keys, because a key gets its levels in its order.
         lane.inbox = sorted([*new, *lane.inbox], key=attrgetter("seq"))
-        self._events.on_dropped([trigger for trigger in asked if id(trigger) not in kept])
+        self._events.on_dropped([t for t in asked if (t.id, t.version) in levelled])
 
     def _assign_levels(self, lane: _FairLane) -> None:
         page, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]

@@ -84,7 +84,10 @@ class SqlBacklogStore(ABC):
         record: LaneRecord,
     ) -> None:
         try:
-            await self._write_at_once(lane, range_id, entries, record)
+            await self._database.run_async(
+                self._write(lane, range_id, entries, record),
+                durable=bool(entries) and self.outlives_workers,
+            )
         except BatchTooLarge:
             if len(entries) <= 1:
                 raise
@@ -92,18 +95,6 @@ class SqlBacklogStore(ABC):
             unfinished = unfinished_record(record, entries)
             await self.write(lane, range_id, entries[:half], unfinished)
             await self.write(lane, range_id, entries[half:], record)
-
-    async def _write_at_once(
-        self,
-        lane: LaneKey,
-        range_id: int,
-        entries: Sequence[Trigger],
-        record: LaneRecord,
-    ) -> None:
-        await self._database.run_async(
-            self._write(lane, range_id, entries, record),
-            durable=bool(entries) and self.outlives_workers,
-        )
 
     def _write(
         self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord

@@ -205,7 +205,7 @@ class Backlog:
         self.max_level = max(self.max_level, _level(entries[-1]))
         self.write = BacklogWrite(entries, LaneRecord(), leaving)
         self._pin = min(map(_level, levelled or entries))
-        self.write.record = self.record(are_all_stored=True)
+        self.write.record = self.record()
 
     def write_failed(self) -> None:
         """Record that the write failed or timed out, and must be repeated: such a write may have
@@ -383,10 +383,10 @@ class Backlog:
         """Record that the lane's record was saved."""
         self._recorded, self._recorded_at = record, now
 
-    def record(self, are_all_stored: bool = False) -> LaneRecord:
-        """Return the record for the next owner, who gives triggers that are only in memory their
-        levels anew."""
-        unstored = () if are_all_stored else self._unstored.values()
+    def record(self) -> LaneRecord:
+        """Return the record for the next owner, who gives triggers their levels anew that are only
+        in memory and not in the write under way."""
+        unstored = self._unstored.values() if self.write is None else ()
         first = min([trigger.seq for trigger in unstored], default=self.read_seq + 1)
         return LaneRecord(
             ack_level=self.ack_level,

@@ -60,9 +60,6 @@ class Levels:
         self._next: dict[str, int] = {}
         """Next passes by tenant."""
 
-    def __len__(self) -> int:
-        return len(self._next)
-
     def assign(self, trigger: Trigger) -> Trigger:
         """Return a new trigger with its level: at the next pass of its tenant, or at the virtual
         time if the tenant was idle."""
