@@ -16,7 +16,7 @@ CREATE TABLE fairlead_backlog_lanes (
     partition smallint NOT NULL,
     priority  smallint NOT NULL,
     number    bigint   NOT NULL,                  -- incremented by each write
-    record    text     NOT NULL,                  -- JSON: ack, read and max level, virtual time, position in the channel, next pass by fairness key
+    record    text     NOT NULL,                  -- JSON: ack, read and max level, position in the channel, next pass by tenant
     PRIMARY KEY (queue, partition, priority, number)
 ) WITH (vacuum_truncate = off);
 

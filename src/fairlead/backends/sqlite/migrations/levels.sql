@@ -14,7 +14,7 @@ CREATE TABLE fairlead_backlog_lanes (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
     priority  INTEGER NOT NULL,
-    record    TEXT    NOT NULL,                   -- JSON: ack, read and max level, virtual time, position in the channel, next pass by fairness key
+    record    TEXT    NOT NULL,                   -- JSON: ack, read and max level, position in the channel, next pass by tenant
     PRIMARY KEY (queue, partition, priority)
 ) STRICT, WITHOUT ROWID;
 
