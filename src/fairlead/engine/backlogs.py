@@ -212,8 +212,7 @@ class Backlogs(SimplePart):
 
     def claim_ended(self, triggers: Collection[Trigger]) -> None:
         """Note that the claim of these triggers ended, won or lost."""
-        levelled = [trigger for trigger in triggers if trigger.level is not None]
-        for partition, priority, batch in self._lanes(levelled):
+        for partition, priority, batch in self._lanes(triggers):
             if partition is not None:
                 partition.claim_ended(priority, batch)
 

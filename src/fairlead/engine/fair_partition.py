@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -32,6 +33,12 @@ PAGE_AGAIN = 200
 """Maximum number of triggers behind the position that one read returns again, and whose levels are
 looked up together: on Cassandra 0.1 s, for which the lane does nothing else."""
 
+DELETE_AGAIN_SECONDS = 60.0
+"""Seconds after which old entries that the store did not delete are deleted again."""
+
+MOST_REMEMBERED = 20_000
+"""Maximum number of triggers that only the store has and of which a lane knows that."""
+
 AGAIN_SHARE = 0.05
 """Greatest share of time spent on finding levels of such triggers (0 to 1)."""
 
@@ -40,9 +47,6 @@ MOST_READ = 5000
 
 ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
-
-DELETE_AGAIN_SECONDS = 60.0
-"""Seconds after which old entries that the store did not delete are deleted again."""
 
 _SHORTEST_WAIT = 0.001
 """Shortest pause, in seconds, between two steps without work."""
@@ -64,6 +68,9 @@ class _FairLane:
     """Triggers that have arrived and have no level yet."""
     unchecked: list[Trigger] = field(default_factory=list)
     """Triggers from behind the channel position, which may have a level in the store."""
+    only_stored: dict[str, int] = field(default_factory=dict)
+    """Version by id of triggers that were written last and are not in memory, so that a channel
+    that reads again after a late commit costs no look-up."""
     check_from: float = 0.0
     """Monotonic seconds from which more of these may be read again."""
     counted: int = 0
@@ -205,8 +212,15 @@ class FairPartition:
         lane = self._lanes.get(priority) or self._add_lane(priority, None)
         # In a lane without stored entries, a trigger that is unknown in memory is new.
         passed = lane.backlog.read_seq if lane.backlog.is_stored else -1
+        known = []
         for trigger in triggers:
-            (lane.inbox if trigger.seq > passed else lane.unchecked).append(trigger)
+            if trigger.seq > passed:
+                lane.inbox.append(trigger)
+            elif lane.only_stored.get(trigger.id, -1) >= trigger.version:
+                known.append(trigger)
+            else:
+                lane.unchecked.append(trigger)
+        self._events.on_dropped(known)
         if not lane.unchecked and lane.can_add:
             self._assign_levels(lane)
         self._count(lane, lane.arriving)
@@ -223,8 +237,8 @@ class FairPartition:
     def limit(self, most: int) -> None:
         """Allow at most that many triggers of each lane in memory, whatever its share is."""
         self._most = most
-        for lane in self._lanes.values():
-            lane.backlog.capacity = min(lane.backlog.capacity, most)
+        for priority in self._lanes:
+            self.resize(priority)
 
     def held(self, priority: int) -> int | None:
         """Return how many triggers the lane has if all of them are in memory, else None."""
@@ -312,17 +326,12 @@ class FairPartition:
                     await self._clock.sleep(outage_pause())
                     is_busy = True
             if not is_busy:
-                try:
-                    async with asyncio.timeout(self._until_due()):
+                check_at = min(lane.evictions.check_at for lane in self._lanes.values())
+                # A timer may end a nanosecond early: wait, instead of setting it again until then.
+                pause = max(_SHORTEST_WAIT, check_at - self._clock.monotonic())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(_LONGEST_WAIT, pause)):
                         await self._work.wait()
-                except TimeoutError:
-                    pass
-
-    def _until_due(self) -> float:
-        """Return the seconds until the next work that no event announces."""
-        check_at = min(lane.evictions.check_at for lane in self._lanes.values())
-        # A timer may end a nanosecond early: wait, instead of setting it again until then.
-        return max(_SHORTEST_WAIT, min(_LONGEST_WAIT, check_at - self._clock.monotonic()))
 
     async def _step(self, lane: _FairLane) -> bool:
         """Do one round of reads and writes for the lane; return False if there is nothing more to
@@ -342,7 +351,10 @@ class FairPartition:
         if backlog.has_room:
             backlog.capacity = self._look_ahead.refill(key, self._most)
         if (read := backlog.next_read(MOST_READ)) is not None:
-            self._apply(lane, backlog.read(read, await self._store.read_above(key, *read)))
+            entries = await self._store.read_above(key, *read)
+            for entry in entries:
+                lane.only_stored.pop(entry.id, None)
+            self._apply(lane, backlog.read(read, entries))
             return True
         if (above := backlog.unknown_above) is not None:
             backlog.learn(await self._store.read_above(key, above, MOST_READ), MOST_READ)
@@ -403,7 +415,11 @@ class FairPartition:
             raise
         self._apply(lane, lane.backlog.written(self._clock.monotonic()))
         self._count(lane, lane.arriving)
-        self._events.on_dropped([entry for entry in write.entries if entry not in lane.backlog])
+        stored = [entry for entry in write.entries if entry not in lane.backlog]
+        if len(lane.only_stored) > MOST_REMEMBERED:
+            lane.only_stored.clear()
+        lane.only_stored.update((entry.id, entry.version) for entry in stored)
+        self._events.on_dropped(stored)
         self._context.channel.room_freed()
 
     async def _delete(self, lane: _FairLane, through: Level, now: float) -> None:

@@ -228,9 +228,9 @@ class Backlog:
         self.ack(write.leaving)
         dropped = self._trim()
         self._advance()
-        came, left = {trigger.level for trigger in new}, {trigger.level for trigger in dropped}
+        came = {trigger.level for trigger in new}
         return Changes(
-            [trigger for trigger in new if trigger.level not in left],
+            [trigger for trigger in new if trigger in self],
             [trigger for trigger in dropped if trigger.level not in came],
         )
 
