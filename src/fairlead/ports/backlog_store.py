@@ -49,11 +49,7 @@ class BacklogStore(Protocol):
         StoreUnavailable if the take-over may or may not have happened; take over again then."""
 
     async def write(
-        self,
-        lane: LaneKey,
-        range_id: int,
-        entries: Sequence[Trigger],
-        record: LaneRecord,
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
         """Add the entries (all have a level and belong to the lane) and save the record, all or
         nothing. A store that splits a large write first saves a record with which the channel

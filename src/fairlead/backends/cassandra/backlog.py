@@ -17,7 +17,6 @@ from fairlead.backends.cassandra.session import (
     CassandraSession,
     CassandraUrl,
     bytes_of,
-    chunks,
 )
 from fairlead.backends.sql.backlog import columns, triggers_of, unfinished_record
 from fairlead.backends.sql.rows import canonical
@@ -28,9 +27,6 @@ from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
 """Approximate bytes of a row without its texts."""
-
-_AT_ONCE = 100
-"""Tasks whose entries are read at the same time."""
 
 _SCHEMA = ("create_backlog", "create_task_index")
 
@@ -85,11 +81,7 @@ class CassandraBacklogStore:
         return _owned(partition, range_id, rows[0][3])
 
     async def write(
-        self,
-        lane: LaneKey,
-        range_id: int,
-        entries: Sequence[Trigger],
-        record: LaneRecord,
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
         pieces = list(_pieces(entries))
         unfinished = unfinished_record(record, entries)
@@ -112,15 +104,13 @@ class CassandraBacklogStore:
         await self._fenced(lane, range_id, [fence, ("delete_through", (*lane, *level))])
 
     async def entries(self, lane: LaneKey, above: Level, task_ids: Sequence[str]) -> list[Trigger]:
-        found: list[Row] = []
-        for some in chunks({*map(canonical, task_ids)}, _AT_ONCE):
-            reads = [
-                self.session.execute("entries_of", lane.queue, lane.partition, UUID(task_id))
-                for task_id in some
-            ]
-            for rows in await asyncio.gather(*reads):
-                found += [row for priority, *row in rows if priority == lane.priority]
-        return triggers_of(lane, [row for row in found if Level(*row[:2]) > above])
+        reads = [
+            self.session.execute("entries_of", lane.queue, lane.partition, UUID(task_id))
+            for task_id in {*map(canonical, task_ids)}
+        ]
+        found = [row for rows in await asyncio.gather(*reads) for row in rows]
+        rows = [row for priority, *row in found if priority == lane.priority]
+        return triggers_of(lane, [row for row in rows if Level(*row[:2]) > above])
 
     async def records(self) -> dict[PartitionKey, OwnedBacklog]:
         """Return the ownership of every partition, by a scan over all partitions.

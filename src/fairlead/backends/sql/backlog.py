@@ -77,11 +77,7 @@ class SqlBacklogStore(ABC):
         return {key: _owned(key, range_ids[key], rows) for key, rows in records.items()}
 
     async def write(
-        self,
-        lane: LaneKey,
-        range_id: int,
-        entries: Sequence[Trigger],
-        record: LaneRecord,
+        self, lane: LaneKey, range_id: int, entries: Sequence[Trigger], record: LaneRecord
     ) -> None:
         try:
             await self._database.run_async(
