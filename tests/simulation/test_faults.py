@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from fairlead import App
+from fairlead import App, Fixed
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import SystemClock
 from fairlead.config import Settings
 from fairlead.connections import connect
+from fairlead.errors import StoreUnavailable
 from fairlead.testing import running, settled
 
 
@@ -35,6 +36,9 @@ class Watched(SqliteTaskStore):
         self.handed_back: list[Any] = []
         self.first_look: Callable[[], None] = lambda: None
         self.claimed: Callable[[], Awaitable[None]] | None = None
+        self.completed: Callable[[], Awaitable[None]] | None = None
+        self.checking: Callable[[], Awaitable[None]] | None = None
+        self.checked: Callable[[], Awaitable[None]] | None = None
 
     async def held(self, *arguments: Any) -> Any:
         found = await SqliteTaskStore.held(self, *arguments)
@@ -53,6 +57,20 @@ class Watched(SqliteTaskStore):
         found = await SqliteTaskStore.claim(self, *arguments)
         if self.claimed is not None:
             await self.claimed()
+        return found
+
+    async def complete(self, *arguments: Any) -> Any:
+        found = await SqliteTaskStore.complete(self, *arguments)
+        if self.completed is not None:
+            await self.completed()
+        return found
+
+    async def still_held(self, *arguments: Any) -> Any:
+        if self.checking is not None:
+            await self.checking()
+        found = await SqliteTaskStore.still_held(self, *arguments)
+        if self.checked is not None:
+            await self.checked()
         return found
 
     async def until(self, looks: int) -> None:
@@ -104,3 +122,71 @@ async def test_a_claim_under_way_while_the_node_reconciles_a_lost_one_is_not_han
         await settled(app, node, timeout=60)
     assert store.handed_back == [] and runs == {1: 1}
     assert [attempt.outcome for attempt in app.management.attempts(handle.id)] == ["done"]
+
+
+async def test_a_late_check_of_an_ended_run_does_not_stop_the_next_run_of_its_task(
+    watched: tuple[App, Watched],
+) -> None:
+    app, store = watched
+    is_checking, has_ended, runs_again, is_over = (asyncio.Event() for _ in range(4))
+    runs: Counter[int] = Counter()
+
+    @app.task(retry=Fixed(0.01, 2))
+    async def work(n: int) -> None:
+        runs[n] += 1
+        if runs[n] == 1:
+            node.parts.membership.poke()
+            await is_checking.wait()
+            raise ValueError("as wanted")
+        runs_again.set()
+        await is_over.wait()
+
+    async def checking() -> None:
+        is_checking.set()
+        await has_ended.wait()
+
+    async def completed() -> None:
+        has_ended.set()
+
+    async def checked() -> None:
+        store.checked = None
+        await runs_again.wait()
+        asyncio.get_running_loop().call_later(0.1, is_over.set)
+
+    store.checking, store.completed, store.checked = checking, completed, checked
+    async with running(app) as node:
+        handle = work.submit(n=1)
+        await settled(app, node, timeout=60)
+    attempts = app.management.attempts(handle.id)
+    assert [attempt.outcome for attempt in attempts] == ["retried", "done"]
+    assert runs == {1: 2}
+
+
+async def test_a_lost_claim_is_found_while_the_end_of_an_earlier_run_is_not_confirmed(
+    watched: tuple[App, Watched],
+) -> None:
+    app, store = watched
+    runs: Counter[int] = Counter()
+    is_lost = asyncio.Event()
+
+    @app.task(retry=Fixed(0.01, 2))
+    async def work(n: int) -> None:
+        runs[n] += 1
+        if runs[n] == 1:
+            raise ValueError("as wanted")
+
+    async def completed() -> None:
+        if not store.looks:
+            raise StoreUnavailable("the response is lost, as wanted")
+
+    async def claimed() -> None:
+        if runs and not is_lost.is_set():
+            is_lost.set()
+            raise StoreUnavailable("the response is lost, as wanted")
+
+    store.completed, store.claimed = completed, claimed
+    async with running(app) as node:
+        handle = work.submit(n=1)
+        await settled(app, node, timeout=60)
+    assert is_lost.is_set()
+    assert [each.outcome for each in app.management.attempts(handle.id)] == ["retried", "done"]

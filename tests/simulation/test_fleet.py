@@ -85,6 +85,7 @@ def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
         500522,  # two triggers of one task were granted, and the first never came back
         301493,  # the permit of a killed node was free late, and then rotated to a node that was full
         20588,  # a claim made while heartbeats lapsed was hidden from its node for good
+        22286,  # a run was dropped because an earlier run of its task had ended, and stayed PROCESSING
         301114,  # a node that left while it released a lease beyond its share kept the lease
     ],
 )

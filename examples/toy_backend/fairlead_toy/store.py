@@ -379,7 +379,7 @@ class ToyStore:
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         return {id for id, _ in await self.held(node)} & set(ids)
 
-    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
+    async def drop_claims(self, node: str, but: Sequence[int]) -> None:
         """Do nothing: claims are not recorded in batches."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:

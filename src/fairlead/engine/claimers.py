@@ -19,6 +19,7 @@ from fairlead.engine.outages import outage_pause
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable, WriteRefused
 from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
+from fairlead.ports.task_records import TaskVersion
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, Claim
 from fairlead.refused_writes import RefusedWrites, error_line
 
@@ -78,15 +79,20 @@ class TaskClaimer:
         self._intake = intake
         self._completion = completion
         self._batches: set[int] = set()
+        """Batches of claims that were not dropped."""
         self._being_claimed: Sequence[Trigger] = ()
         self._size = BatchSize(MOST_AT_ONCE)
         self._deferred = deque[_Deferred]()
         self._log_refused = RefusedWrites("claim", log, context.clock, context.events.on_incidents)
 
-    def being_claimed(self) -> set[str]:
-        """Return the task ids of the claim in progress, which the store may already show as held by
-        this node."""
-        return {trigger.id for trigger in self._being_claimed}
+    def known(self) -> set[TaskVersion]:
+        """Return the claims that this node knows of: of tasks in flight, and those in progress,
+        which the store may show already. An earlier run of a task is another claim."""
+        in_flight = self._context.in_flight.values()
+        return {
+            *((each.claimed.id, each.claimed.version) for each in in_flight),
+            *((trigger.id, trigger.version + 1) for trigger in self._being_claimed),
+        }
 
     async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
         context, clock = self._context, self._context.clock
@@ -250,21 +256,19 @@ class TaskClaimer:
         if notification is not None:
             self._context.channel.announce(notification)
 
-    def held(self) -> list[str]:
-        """Return the ids of the tasks this node holds in the task store."""
+    def held(self) -> list[Execution]:
+        """Return the runs of the tasks this node holds in the task store."""
         ordered = self._context.kinds.ordered
-        return [
-            task_id
-            for task_id, execution in self._context.in_flight.items()
-            if execution.trigger.queue not in ordered
-        ]
-
-    def ended_batches(self) -> list[int]:
-        """Return the batches whose tasks have all ended, each batch once."""
         in_flight = self._context.in_flight.values()
-        ended = self._batches - {execution.claimed.batch for execution in in_flight}
-        self._batches -= ended
-        return sorted(ended)
+        return [each for each in in_flight if each.trigger.queue not in ordered]
+
+    async def drop_ended(self) -> None:
+        """Let the store drop its records of claims whose tasks have all ended. Raise
+        StoreUnavailable."""
+        kept = {execution.claimed.batch for execution in self._context.in_flight.values()}
+        if self._batches - kept:
+            self._batches &= kept
+            await self._context.store.drop_claims(self._context.name, sorted(kept))
 
     def _stuck_at_and_policy(self, name: str, now: int) -> tuple[int, int]:
         """Return `stuck_at` and `policy` of a claim."""

@@ -157,8 +157,8 @@ class NodeEvents(Protocol):
     def on_permits_lost(self, policy: ConcurrencyPolicy) -> None:
         """The permits of a limit expired: runs that use them must stop."""
 
-    def on_taken_away(self, task_ids: Collection[str]) -> None:
-        """The store gave these tasks to other nodes, or ended them."""
+    def on_taken_away(self, executions: Sequence[Execution]) -> None:
+        """The store gave the tasks of these runs to other nodes, or ended them."""
 
     def on_owned(self, owned: frozenset[PartitionKey]) -> None:
         """The node owns exactly these partitions from now on."""

@@ -14,7 +14,6 @@ from fairlead.core.sharding.shares import Members
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import Limits, NodeContext, View, Weights
 from fairlead.engine.lifecycle import SimplePart
-from fairlead.engine.reconciler import Reconciler
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.ports.cluster_state import (
@@ -65,12 +64,11 @@ def identity_of(node: str) -> str:
 class Membership(SimplePart):
     """Send heartbeats, read the settings of queues, and find claimed tasks this node has lost."""
 
-    def __init__(self, context: NodeContext, claimer: TaskClaimer, reconciler: Reconciler) -> None:
+    def __init__(self, context: NodeContext, claimer: TaskClaimer) -> None:
         self._context = context
         self._node = context.name
         self._store = context.cluster
         self._claimer = claimer
-        self._reconciler = reconciler
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._served = sorted(self._partitions)
         self._facts = NodeFacts(context.settings.concurrency, VERSION, platform.python_version())
@@ -318,10 +316,7 @@ class Membership(SimplePart):
         nodes, mark = await self._beat()
         now = self._context.clock.now()
         silent = self._silent_among(nodes, began)
-        # Tasks that this node does not know of are found by their batches.
-        may_drop = not self._reconciler.is_requested
-        if may_drop and (ended := self._claimer.ended_batches()):
-            await self._context.store.drop_claims(self._node, ended)
+        await self._claimer.drop_ended()
         await self._register_queues()
         living = [each for each in nodes if each.node not in silent]
         # A node that will restart has set its heartbeat ahead.
@@ -332,12 +327,11 @@ class Membership(SimplePart):
         view = View(self._settings, self._weights, self._limits, members, present, names)
         self._settings, self._weights, self._limits = {}, {}, {}
         self._context.events.on_view(view)
-        held = list(self._claimer.held())
-        if held:
-            kept = await self._context.store.still_held(self._node, held)
-            lost = set(held) - kept
-            if lost:
-                # This node ended some of these itself; only tasks still in flight were taken away.
+        if held := self._claimer.held():
+            ids = [execution.claimed.id for execution in held]
+            kept = await self._context.store.still_held(self._node, ids)
+            if lost := [each for each in held if each.claimed.id not in kept]:
+                # This node ended some of these itself, and may run their tasks again already.
                 self._context.events.on_taken_away(lost)
         # Not before: no run of a task that was lost meanwhile may start.
         self._context.heartbeats.extend(sent_at, SILENT_SECONDS)

@@ -110,7 +110,7 @@ class NodeParts:
             context, claimers, intake, self.runs, self.granting, self.helping
         )
         self.reconciler = Reconciler(context, tasks, ordering)
-        self.membership = Membership(context, tasks, self.reconciler)
+        self.membership = Membership(context, tasks)
         self._rounds = Pollers(
             ports.cluster,
             ports.channel.announce,
@@ -280,8 +280,8 @@ class NodeParts:
     def on_permits_lost(self, policy: ConcurrencyPolicy) -> None:
         self.runs.stop_on(policy)
 
-    def on_taken_away(self, task_ids: Collection[str]) -> None:
-        self.runs.taken_away(task_ids)
+    def on_taken_away(self, executions: Sequence[Execution]) -> None:
+        self.runs.taken_away(executions)
 
     def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
         self.incident_reports.add(reports)

@@ -82,10 +82,10 @@ class Reconciler(SimplePart):
         self._is_due, self._is_asking, is_done = False, True, False
         try:
             held = await context.store.held(context.name)
-            known = context.in_flight.keys() | self._claimer.being_claimed()
+            known = self._claimer.known()
             self._writer.waiting.clear()  # of a round that an outage has ended
             refused = {each.entry for each in self._writer.refused}
-            unknown = [task for task in held if task[0] not in known and task not in refused]
+            unknown = [task for task in held if task not in known and task not in refused]
             if unknown:
                 log.warning(
                     "handing back tasks that this node holds in the store but does not run",

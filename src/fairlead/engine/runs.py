@@ -139,12 +139,11 @@ class Runs:
         else:
             self._abandon(execution)
 
-    def taken_away(self, ids: Collection[str]) -> None:
-        """Stop the runs of tasks that the store gave to other nodes, or ended."""
-        for task_id in ids:
-            execution = self._context.in_flight.get(task_id)
+    def taken_away(self, executions: Sequence[Execution]) -> None:
+        """Stop the runs whose tasks the store gave to other nodes, or ended."""
+        for execution in executions:
             # A run that has ended only waits for its completion, which the store may refuse.
-            if execution is not None and (execution.is_running or execution.started_at is None):
+            if execution.is_running or execution.started_at is None:
                 execution.cancel(CancelReason.CANCELLED)
 
     def _stop(self, execution: Execution, reason: CancelReason) -> None:

@@ -171,8 +171,9 @@ class TaskStore(OrderedStore, Protocol):
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         """Return those of the tasks that this node still holds in PROCESSING."""
 
-    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
-        """Drop these claims from memory, because all of their tasks have ended."""
+    async def drop_claims(self, node: str, but: Sequence[int]) -> None:
+        """Drop the records of batches of claims of this node, if a store keeps some, but not these
+        batches, and none with a task that the node still holds in PROCESSING."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         """Return (id, version) of all tasks that this node holds in PROCESSING."""

@@ -366,7 +366,7 @@ class PostgresTaskStore(SqlTaskStore):
             self._key_floors.found(key, trigger.order_at, trigger.id, settled)
         return found
 
-    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
+    async def drop_claims(self, node: str, but: Sequence[int]) -> None:
         """Do nothing: the rows of the tasks name the node that holds them."""
 
     def _drop_node(self, node: str) -> Steps[Notification]:

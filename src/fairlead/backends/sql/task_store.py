@@ -544,12 +544,12 @@ class SqlTaskStore(SqlTaskRecords):
         return await self.database.run_async(self._drop_node(node))
 
     def _drop_node(self, node: str) -> Steps[Notification]:
-        yield self.statement("drop_claims_of", node)
+        yield self.statement("drop_claims", node, batch([]))
         yield self.statement("drop_node", node)
         return (yield from self._control())
 
-    async def drop_claims(self, node: str, batches: Sequence[int]) -> None:
-        await self.database.run_async(self._one("drop_claims", node, batch(batches)))
+    async def drop_claims(self, node: str, but: Sequence[int]) -> None:
+        await self.database.run_async(self._one("drop_claims", node, batch(but)))
 
     def _one(self, name: str, *params: Any) -> Steps[Sequence[Row]]:
         return (yield self.statement(name, *params))

@@ -138,12 +138,9 @@ RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_r
 INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch
 
 -- name: drop_claims
-DELETE FROM fairlead_claims WHERE node = ?1 AND batch IN (SELECT value FROM json_each(?2))
-
--- name: drop_claims_of
--- Keeps the batches of claims that contain a task the node still holds, because `held_by` must find that task.
+-- ?2: [batch, ...] to keep. Keeps all batches that contain a task the node still holds, because `held_by` must find that task.
 DELETE FROM fairlead_claims
- WHERE node = ?1
+ WHERE node = ?1 AND batch NOT IN (SELECT value FROM json_each(?2))
    AND NOT EXISTS (SELECT 1 FROM json_each(seqs) j CROSS JOIN fairlead_tasks t ON t.seq = j.value
                     WHERE t.state = 'PROCESSING' AND t.node = ?1)
 

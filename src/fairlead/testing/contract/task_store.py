@@ -468,9 +468,21 @@ async def test_a_node_can_ask_what_it_holds(store: TaskStore) -> None:
     await claimed(store, tasks[2:3], node="node-2")
     assert sorted(await store.held("node-1")) == sorted((task.id, 2) for task in held)
     await store.complete("node-1", [done(task) for task in held])
-    await store.drop_claims("node-1", [held[0].batch])
+    await store.drop_claims("node-1", [])
     assert await store.held("node-1") == []
     assert await store.held("node-2") == [(tasks[2].id, 2)]
+
+
+async def test_claims_of_tasks_that_a_node_holds_are_not_dropped(store: TaskStore) -> None:
+    """`drop_claims` keeps what finds the tasks that the node holds, named or not."""
+    tasks = make(3)
+    submit(store, tasks)
+    first = await claimed(store, tasks[:2])
+    await claimed(store, tasks[2:])
+    await store.complete("node-1", [done(first[0])])
+    await store.drop_claims("node-1", [])
+    assert sorted(await store.held("node-1")) == sorted((task.id, 2) for task in tasks[1:])
+    assert (await store.resume_lost(["node-1"], NOW + 9, 10)).moved == 2
 
 
 # pollers ------------------------------------------------------------------------------------------
