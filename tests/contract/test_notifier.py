@@ -27,7 +27,7 @@ from fairlead.backends.sql.migrate import migrate
 from fairlead.backends.sqlite import notifier as fifo_notifier
 from fairlead.backends.sqlite.notifier import FifoNotifier
 from fairlead.connect import task_store
-from fairlead.model.peer import Call, Grant, Offer
+from fairlead.model.peer import Grant, Spare, Want
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.notifier import Notifier
 from tests.proxies import Proxy
@@ -162,27 +162,27 @@ async def test_a_closed_notifier_gets_no_notification_and_can_listen_again(
 
 async def test_a_message_between_nodes_reaches_its_recipient_only(neighbours: Neighbours) -> None:
     names = ["one", "two #1", "z" * 300, None]
-    offer = Offer("two #1", "one", 1, 5, [("mail", "send", 5)])
-    grant = Grant("z" * 300, "one", 1, 0.0, False, [])
-    call = Call("one", [("mail", "send")])
+    want = Want("two #1", "one", 1, 5, [("mail", "send", 5)])
+    grant = Grant("z" * 300, "one", [])
+    spare = Spare("one", [("mail", "send")])
 
     notifiers = [neighbours.make() for _ in names]
     listeners = [Received() for _ in names]
     for notifier, received, name in zip(notifiers, listeners, names, strict=True):
         await notifier.listen(received, name)
-    for message in (offer, grant, call):
+    for message in (want, grant, spare):
         notifiers[0].send(message)
     neighbours.notify(NOTIFICATION)  # the last one, which everybody gets
     for received in listeners:
         await received.until(lambda notifications: NOTIFICATION in notifications)
     for received in listeners[:3]:
-        await received.until(lambda notifications: Notification(peer=call) in notifications)
+        await received.until(lambda notifications: Notification(peer=spare) in notifications)
     got = [
         [notification.peer for notification in received.notifications if notification.peer]
         for received in listeners
     ]
-    assert got[:3] == [[call], [offer, call], [grant, call]]
-    assert got[3] in ([], [call])  # a listener that is no node
+    assert got[:3] == [[spare], [want, spare], [grant, spare]]
+    assert got[3] in ([], [spare])  # a listener that is no node
     for notifier in notifiers:
         await notifier.close()
 
@@ -316,7 +316,7 @@ async def test_the_grants_of_one_round_reach_a_node_that_is_busy(path: Path) -> 
     await notifier.listen(received, "helper")
     names = [("payouts", "x" * 50, 1)] * 55
     for n in range(32):  # 4 KB each, while this test blocks the loop
-        owner.send(Offer("helper", "owner", n, 5, names))
+        owner.send(Want("helper", "owner", n, 5, names))
     await received.until(lambda notifications: sum(bool(n.peer) for n in notifications) == 32)
     await notifier.close()
     await owner.close()

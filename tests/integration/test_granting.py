@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -17,7 +18,7 @@ from fairlead import App, Fixed, Limit, LimitTree
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine.node import Node
 from fairlead.model import ClaimedTask, TriggerPath
-from fairlead.model.peer import Grant, Offer, PeerMessage, Report
+from fairlead.model.peer import Grant, PeerMessage, Result, Want
 from fairlead.ports.task_store import Claim
 from fairlead.testing import running, settled
 from tests.tiers import seeds
@@ -144,6 +145,42 @@ async def test_nodes_share_single_jobs(sqlite_url: str, queue: dict[str, Any]) -
     assert fleet.workers == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.3])
+async def test_a_backlog_of_short_tasks_keeps_all_slots_busy(
+    sqlite_url: str, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url)
+    loop = asyncio.get_running_loop()
+    async with fleet.nodes(*[{"concurrency": 4}] * 3) as nodes:
+        for node in nodes:
+            channel = node.parts.context.channel
+            late = partial(loop.call_later, 0.003, channel.send)
+            monkeypatch.setattr(channel, "send", late)
+        began = loop.time()
+        app = await fleet.submit([seconds] * 480)
+        await settled(app, nodes[0], timeout=60.0)
+        took = loop.time() - began
+        app.close()
+    assert took < 40 * seconds * 1.2 + 0.3  # 12 slots: 40 rounds
+
+
+async def test_a_busy_node_does_not_keep_announcements_from_an_idle_one(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes(*[{"concurrency": 2}] * 3) as nodes:
+        idle = owner_first(nodes)[-1]
+        with monkeypatch.context() as patch:
+            patch.setattr(idle.parts.helping, "on_spare", lambda spare: None)
+            app = await fleet.submit([0.02] * 800)
+            await until(lambda: len(fleet.ran) > 20)
+        assert nodes.index(idle) not in fleet.workers
+        await until(lambda: len(fleet.ran) > 200)
+        assert nodes.index(idle) in fleet.workers
+        await settled(app, nodes[0], timeout=60.0)
+        app.close()
+
+
 async def test_tasks_of_an_ordering_key_keep_their_order_on_several_nodes(sqlite_url: str) -> None:
     fleet = Fleet(sqlite_url)
     async with fleet.nodes(*[{"concurrency": 1}] * 3) as nodes:
@@ -219,7 +256,7 @@ async def test_a_late_grant_of_a_former_owner_does_not_lose_its_task(sqlite_url:
             (column,) = node.parts.context.table._board.columns.values()
             (trigger,) = column.in_order()
             late = msgspec.structs.replace(trigger, path=TriggerPath.GRANT, level=None)
-            grant = Grant(node.settings.name, "former owner", 1, 0.0, False, [late])
+            grant = Grant(node.settings.name, "former owner", [late])
             node.parts.helping.on_grant(grant)
             await settled(app, node)
             app.close()
@@ -256,8 +293,7 @@ async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
         send = channel.send
 
         def lose_ends(message: PeerMessage) -> None:
-            if not (isinstance(message, Report) and message.ended):
-                send(message)
+            send(without_ends(message))
 
         monkeypatch.setattr(channel, "send", lose_ends)
         app = await fleet.submit([1.0] * 6)
@@ -265,6 +301,14 @@ async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
         assert owner.parts.granting._running
         await until(lambda: not owner.parts.granting._running)
         app.close()
+
+
+def without_ends(message: PeerMessage) -> PeerMessage:
+    """Return a message without the ends of runs."""
+    if not isinstance(message, Want):
+        return message
+    results = [result for result in message.results if result.kind != "ended"]
+    return msgspec.structs.replace(message, results=results)
 
 
 def charged(owner: Node) -> list[tuple[str, int]]:
@@ -282,13 +326,14 @@ async def test_a_key_is_charged_for_no_earlier_run_of_a_retried_task(
     async with fleet.nodes(*[{"concurrency": 1}] * 2, apps=[task] * 2) as nodes:
         owner, helper = owner_first(nodes)
         channel = helper.parts.context.channel
-        send, lost = channel.send, list[Report]()
+        send, lost = channel.send, list[PeerMessage]()
 
         def lose_first_ends(message: PeerMessage) -> None:
-            if isinstance(message, Report) and message.ended and fleet.values.count(1) == 1:
-                lost.append(message)
-            else:
-                send(message)
+            if fleet.values.count(1) == 1:
+                kept = without_ends(message)
+                lost.extend([message] if kept != message else [])
+                message = kept
+            send(message)
 
         monkeypatch.setattr(channel, "send", lose_first_ends)
         (await fleet.submit([60.0])).close()
@@ -302,8 +347,8 @@ async def test_a_key_is_charged_for_no_earlier_run_of_a_retried_task(
 
 
 @pytest.mark.parametrize("kind", ["claimed", "returned"])
-async def test_a_late_report_of_an_earlier_version_ends_no_newer_grant(
-    sqlite_url: str, kind: str
+async def test_a_late_result_of_an_earlier_version_ends_no_newer_grant(
+    sqlite_url: str, kind: Any
 ) -> None:
     fleet = Fleet(sqlite_url, cost="runtime")
     async with fleet.nodes({"concurrency": 1}) as (owner,):
@@ -313,14 +358,13 @@ async def test_a_late_report_of_an_earlier_version_ends_no_newer_grant(
         await until(lambda: len(fleet.ran) == 1)
         app = await fleet.submit([0.0])
         await until(lambda: len(owner.parts.context.table) == 1)
-        granting.on_offer(Offer(name, "ghost", 1, 1, [("work", "work", 1)]))
+        granting.on_want(Want(name, "ghost", 1, 1, [("work", "work", 1)]))
         await until(lambda: bool(granting._open))
         (task_id,) = granting._open
-        claimed, returned = ([task_id], []) if kind == "claimed" else ([], [task_id])
-        granting.on_report(Report(name, "ghost", claimed, returned, versions=[7]))
-        assert granting.is_granted(task_id) and not granting._running
-        granting.on_report(Report(name, "ghost", claimed, returned, versions=[1]))
-        assert not granting.is_granted(task_id)
+        granting.on_want(Want(name, "ghost", 2, 0, [], [Result(task_id, 7, kind)]))
+        assert task_id in granting._open and not granting._running
+        granting.on_want(Want(name, "ghost", 3, 0, [], [Result(task_id, 1, kind)]))
+        assert task_id not in granting._open
         assert bool(granting._running) == (kind == "claimed")
         await settled(app, owner, timeout=100.0)
         app.close()

@@ -15,6 +15,7 @@ from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import SystemClock
 from fairlead.config import Settings
 from fairlead.connections import connect
+from fairlead.engine import reconciler
 from fairlead.errors import StoreUnavailable
 from fairlead.testing import running, settled
 
@@ -35,6 +36,8 @@ class Watched(SqliteTaskStore):
         self.looked = asyncio.Condition()
         self.handed_back: list[Any] = []
         self.first_look: Callable[[], None] = lambda: None
+        self.looked_first: Callable[[], Awaitable[None]] | None = None
+        self.claiming: Callable[..., Awaitable[None]] | None = None
         self.claimed: Callable[[], Awaitable[None]] | None = None
         self.completed: Callable[[], Awaitable[None]] | None = None
         self.checking: Callable[[], Awaitable[None]] | None = None
@@ -44,6 +47,8 @@ class Watched(SqliteTaskStore):
         found = await SqliteTaskStore.held(self, *arguments)
         if not self.looks:
             self.first_look()
+            if self.looked_first is not None:
+                await self.looked_first()
         async with self.looked:
             self.looks += 1
             self.looked.notify_all()
@@ -54,6 +59,8 @@ class Watched(SqliteTaskStore):
         return await SqliteTaskStore.hand_back(self, node, held)
 
     async def claim(self, *arguments: Any) -> Any:
+        if self.claiming is not None:
+            await self.claiming(*arguments)
         found = await SqliteTaskStore.claim(self, *arguments)
         if self.claimed is not None:
             await self.claimed()
@@ -190,3 +197,30 @@ async def test_a_lost_claim_is_found_while_the_end_of_an_earlier_run_is_not_conf
         await settled(app, node, timeout=60)
     assert is_lost.is_set()
     assert [each.outcome for each in app.management.attempts(handle.id)] == ["retried", "done"]
+
+
+async def test_a_claim_that_the_store_makes_after_the_node_has_looked_is_found_later(
+    watched: tuple[App, Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "LATE_SECONDS", 0.3)
+    app, store = watched
+    late, is_made = list[Any](), asyncio.Event()
+
+    @app.task
+    async def work(n: int) -> None: ...
+
+    async def claiming(*arguments: Any) -> None:
+        if not late:
+            late.extend(arguments)
+            raise StoreUnavailable("the connection broke, as wanted")
+        await is_made.wait()
+
+    async def looked_first() -> None:
+        assert len(await SqliteTaskStore.claim(store, *late)) == 1
+        is_made.set()
+
+    store.claiming, store.looked_first = claiming, looked_first
+    async with running(app) as node:
+        handle = work.submit(n=1)
+        await settled(app, node, timeout=10)
+    assert [each.outcome for each in app.management.attempts(handle.id)] == ["done"]

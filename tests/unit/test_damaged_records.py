@@ -25,7 +25,7 @@ from fairlead.model import (
     Trigger,
     read_lanes,
 )
-from fairlead.model.peer import Call, Grant, Offer, Report
+from fairlead.model.peer import Grant, Result, Spare, Want
 from fairlead.ports import notification, owner_record, task_log
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.run_history import RunCursor, RunPosition, read_cursor
@@ -66,11 +66,10 @@ def notifications() -> Reader:
     good = [
         Notification(),
         Notification([Lane("mail", 2, 7, 99)], 17, True, [ID], ["log"], [TRIGGER]),
-        Notification(peer=Call("n", [("mail", "send")])),
-        Notification(peer=Offer("o", "n", 1, 7, [("mail", "send", 3)])),
-        Notification(peer=Grant("n", "o", 1, 0.5, True, [TRIGGER])),
-        Notification(peer=Report("o", "n", [ID], [ID], [(ID, 3)])),
-        Notification(peer=Report("o", "n", [ID], [ID], [(ID, 3)], [1, 1, 3])),
+        Notification(peer=Spare("n", [("mail", "send")])),
+        Notification(peer=Want("o", "n", 1, 7, [("mail", "send", 3)])),
+        Notification(peer=Want("o", "n", 2, 0, [], [Result(ID, 1, "ended", 3)])),
+        Notification(peer=Grant("n", "o", [TRIGGER])),
     ]
 
     def read(record: bytes) -> object:

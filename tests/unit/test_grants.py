@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.core.fair.table import TriggerTable
-from fairlead.core.grants.credits import CREDIT_SECONDS, Credits
-from fairlead.core.grants.promises import PROMISE_SECONDS, RECENT, Promises
+from fairlead.core.grants.owners import REPLY_SECONDS, Owners
+from fairlead.core.grants.wants import WANT_SECONDS, Wants
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.model import Trigger, TriggerPath
-from fairlead.model.peer import Call, Grant, Offer, PeerMessage, Report
+from fairlead.model.peer import Grant, PeerMessage, Result, Spare, Want
 from fairlead.ports.notification import Notification, decode, pieces
 from tests.builders import trigger
 from tests.ids import id_of
@@ -28,86 +28,135 @@ def of_mail(number: int, name: str = "pay", **fields: Any) -> Trigger:
     return trigger(id_of(number), name, "a", queue="mail", **fields)
 
 
-def grant(promises: Promises, offer: Offer, count: int, has_more: bool, now: float) -> None:
-    triggers = [of_mail(number) for number in range(count)]
-    promises.granted(Grant("n", offer.owner, offer.session, 0.0, has_more, triggers), now)
+def want(number: int, count: int, *names: tuple[str, str, int]) -> Want:
+    return Want("o", "n", number, count, [*names])
 
 
 # the owner ------------------------------------------------------------------------------------------
 
 
-def test_an_owner_grants_as_many_as_were_offered_and_no_more() -> None:
-    credits = Credits()
-    credits.offered(Offer("o", "n", 1, 3, [(*PAY, 9)]), 0.0)
-    assert [credits.spend(*PAY) for _ in range(4)] == ["n", "n", "n", None]
-    assert credits.are_spent
-    credits.offered(Offer("o", "n", 1, 5, [(*PAY, 9)]), 0.1)
-    assert [credits.spend(*PAY) for _ in range(3)] == ["n", "n", None]
+def test_an_owner_grants_as_many_as_a_node_takes_and_no_more() -> None:
+    wants = Wants()
+    assert wants.on_want(want(1, 3, (*PAY, 9)), 0.0)
+    assert [wants.choose(PAY) for _ in range(4)] == ["n", "n", "n", None]
+    assert wants.are_met
 
 
-def test_an_old_offer_is_not_used() -> None:
-    credits = Credits()
-    credits.offered(Offer("o", "n", 1, 10, [(*PAY, 9)]), 0.0)
-    credits.expire(CREDIT_SECONDS)
-    assert credits.spend(*PAY) is None
-    assert CREDIT_SECONDS < PROMISE_SECONDS  # the node waits longer than the owner of the partition
+def test_an_owner_grants_no_more_of_a_name_than_a_node_takes_of_it() -> None:
+    wants = Wants()
+    wants.on_want(want(1, 9, (*PAY, 2), ("mail", "read", 1)), 0.0)
+    names = [PAY, PAY, PAY, ("mail", "read"), ("mail", "read"), ("mail", "other")]
+    assert [wants.choose(name) for name in names] == ["n", "n", None, "n", None, None]
 
 
-# the offering node -----------------------------------------------------------------------------------------
+def test_a_grant_uses_up_a_want_and_its_copies() -> None:
+    wants = Wants()
+    for _ in range(2):
+        wants.on_want(want(1, 3, (*PAY, 9)), 0.0)
+        assert wants.choose(PAY) in ("n", None)
+        wants.used("n")
+    assert wants.are_met and wants.choose(PAY) is None
+    assert wants.on_want(want(2, 1, (*PAY, 9)), 0.0)
+    assert wants.choose(PAY) == "n"
 
 
-def test_a_node_does_not_offer_the_same_room_twice() -> None:
-    promises = Promises("n")
-    promises.called(Call("o", [PAY]), 0.0)
-    (offer,) = promises.offers(4, lambda *_: 4, 0.0)
-    assert (offer.total, offer.names) == (4, [(*PAY, 4)])
-    assert promises.offers(4, lambda *_: 4, 0.0) == []
+def test_a_late_want_and_a_message_without_a_want_change_nothing() -> None:
+    wants = Wants()
+    wants.on_want(want(2, 1, (*PAY, 9)), 0.0)
+    assert not wants.on_want(want(1, 5, (*PAY, 9)), 0.0)
+    assert not wants.on_want(want(0, 0), 0.0)
+    assert [wants.choose(PAY) for _ in range(2)] == ["n", None]
 
 
-def test_an_owner_without_more_tasks_is_offered_nothing_until_it_calls() -> None:
-    promises = Promises("n")
-    promises.called(Call("o", [PAY]), 0.0)
-    (offer,) = promises.offers(2, lambda *_: 2, 0.0)
-    grant(promises, offer, 2, False, 0.1)
-    assert promises.offers(2, lambda *_: 2, 0.2) == []
-    promises.called(Call("o", [PAY]), 0.3)
-    (again,) = promises.offers(2, lambda *_: 2, 0.3)
-    assert again.session > offer.session and again.total == 2
+def test_an_old_want_is_not_used() -> None:
+    wants = Wants()
+    wants.on_want(want(1, 10, (*PAY, 9)), 0.0)
+    wants.expire(WANT_SECONDS)
+    assert wants.choose(PAY) is None
 
 
-def test_an_unused_promise_expires_so_that_another_owner_is_offered_its_room() -> None:
-    promises = Promises("n")
-    promises.called(Call("o", [PAY]), 0.0)
-    assert promises.offers(1, lambda *_: 1, 0.0)
-    promises.called(Call("p", [PAY]), 0.1)
-    assert promises.offers(1, lambda *_: 1, 0.1) == []
-    assert promises.is_holding_back
-    assert [offer.owner for offer in promises.offers(1, lambda *_: 1, 2 * RECENT)] == ["p"]
+# the asking node ----------------------------------------------------------------------------------
+
+
+def four(_: object) -> int:
+    return 4
+
+
+def test_a_node_asks_again_after_a_grant_and_not_before() -> None:
+    owners = Owners(4)
+    owners.on_spare("o", [PAY], 0.0)
+    assert owners.ask(4, four, 0.0) == {"o": (4, [PAY])}
+    assert owners.ask(9, four, 0.1) == {}
+    owners.on_grant("o")
+    assert owners.ask(2, four, 0.2) == {"o": (2, [PAY])}
+
+
+def test_an_owner_that_grants_nothing_is_not_asked_until_it_announces_triggers() -> None:
+    owners = Owners(4)
+    owners.on_spare("o", [PAY], 0.0)
+    assert owners.ask(2, four, 0.0)
+    assert owners.ask(2, four, REPLY_SECONDS) == owners.ask(2, four, 9.0) == {}
+    owners.on_spare("o", [PAY], 9.0)
+    assert owners.ask(2, four, 9.0) == {"o": (2, [PAY])}
+
+
+def test_an_owner_is_not_asked_for_names_that_the_node_does_not_take() -> None:
+    owners = Owners(4)
+    owners.on_spare("o", [PAY], 0.0)
+    assert owners.ask(2, lambda name: 0, 0.0) == {}
+
+
+def test_a_node_has_triggers_ready_if_all_of_its_slots_soon_become_free() -> None:
+    owners = Owners(4)
+    owners.started(100)
+    assert owners.ahead(1.0) == 10  # in 0.1 s
+    owners.started(30)
+    assert owners.ahead(2.0) == 0
+
+
+def test_owners_share_the_room_of_a_node() -> None:
+    owners = Owners(4)
+    for owner in ("o", "p", "q"):
+        owners.on_spare(owner, [PAY], 0.0)
+    asked = owners.ask(5, four, 0.0)
+    assert [count for count, _ in asked.values()] == [2, 2, 1]
+
+
+def test_room_that_an_owner_does_not_use_is_asked_of_another_owner() -> None:
+    owners = Owners(4)
+    owners.on_spare("o", [PAY], 0.0)
+    assert [*owners.ask(1, four, 0.0)] == ["o"]
+    owners.on_spare("p", [PAY], 0.1)
+    assert owners.ask(1, four, 0.1) == {}
+    assert owners.look_at == REPLY_SECONDS
+    assert [*owners.ask(1, four, REPLY_SECONDS)] == ["p"]
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_lost_doubled_and_late_offers_never_make_an_owner_grant_more_than_promised(
+def test_lost_doubled_and_late_wants_never_make_an_owner_grant_more_than_a_node_takes(
     seed: int,
 ) -> None:
-    random, promises, credits = Random(seed), Promises("n"), Credits()
-    now, promised, granted = 0.0, 0, 0
-    for _ in range(60):
+    random, wants, owners = Random(seed), Wants(), Owners(4)
+    now, sent = 0.0, list[Want]()
+    wanted: dict[int, int] = {}
+    """Count by number of the want."""
+    for number in range(1, 60):
         now += random.choice([0.0, 0.01, 0.3])
         if random.random() < 0.3:
-            promises.called(Call("o", [PAY]), now)
-        for offer in promises.offers(random.randrange(6), lambda *_: 100, now):
-            promised = max(promised, offer.total) if offer.session == 1 else promised
-            for _ in range(random.choice([0, 1, 2])):
-                credits.offered(offer, now)
-        used: dict[int, int] = {}
-        while random.random() < 0.7 and (node := credits.spend(*PAY)) is not None:
-            session, _ = credits.session(node, now)
-            used[session] = used.get(session, 0) + 1
-        for session, count in used.items():
-            granted += count if session == 1 else 0
-            triggers = [of_mail(number) for number in range(count)]
-            promises.granted(Grant("n", "o", session, 0.0, True, triggers), now)
-    assert granted <= promised
+            owners.on_spare("o", [PAY], now)
+        for count, _ in owners.ask(random.randrange(6), four, now).values():
+            wanted[number] = count
+            sent += [want(number, count, (*PAY, 9))] * random.choice([0, 1, 1, 2])
+        while sent and random.random() < 0.6:
+            wants.on_want(sent.pop(random.randrange(len(sent))), now)
+        given = 0
+        while random.random() < 0.7 and wants.choose(PAY):
+            given += 1
+        if given:
+            last = wants._nodes["n"].number
+            assert given <= wanted.pop(last)  # a want is used once
+            wants.used("n")
+            owners.on_grant("o")
 
 
 # the table ----------------------------------------------------------------------------------------
@@ -198,54 +247,43 @@ def test_no_trigger_is_lost_or_doubled_between_take_lend_and_put_back(seed: int)
 
 # messages -----------------------------------------------------------------------------------------
 
+RESULTS = [
+    *(Result(id_of(n), n + 1, "claimed") for n in range(90)),
+    *(Result(id_of(n), n + 1, "returned") for n in range(90, 99)),
+    *(Result(id_of(n), n + 1, "ended", n) for n in range(80)),
+]
+
 
 @pytest.mark.parametrize(
     "message",
     [
-        Call("o", [(f"queue {n}", f"name {n}") for n in range(40)]),
-        Offer("o", "n", 1, 5, [(f"queue {n}", f"name {n}", n) for n in range(40)]),
-        Grant("n", "o", 1, 0.5, True, [of_mail(n) for n in range(40)]),
-        Report("o", "n", [*map(id_of, range(90))], ["x"], [(id_of(n), n) for n in range(80)]),
-        Report(
-            "o",
-            "n",
-            [*map(id_of, range(90))],
-            [*map(id_of, range(9))],
-            [(id_of(n), n) for n in range(80)],
-            [*range(1, 180)],
-        ),
+        Spare("o", [(f"queue {n}", f"name {n}") for n in range(90)]),
+        Want("o", "n", 1, 5, [("mail", "pay", 4)], RESULTS),
+        Grant("n", "o", [of_mail(n) for n in range(40)]),
     ],
-    ids=["call", "offer", "grant", "old report", "report"],
+    ids=["spare", "want", "grant"],
 )
 def test_a_long_message_is_cut_and_every_part_can_be_read(message: PeerMessage) -> None:
     parts = [decode(piece).peer for piece in pieces(Notification(peer=message), 1000)]
-    assert all(type(part) is type(message) for part in parts)
-    if isinstance(message, Call):
-        assert [each for part in parts for each in part.names] == message.names  # type: ignore[union-attr]
+    assert len(parts) > 1 and all(type(part) is type(message) for part in parts)
+    field = {Spare: "names", Want: "results", Grant: "triggers"}[type(message)]
+    assert [each for part in parts for each in getattr(part, field)] == getattr(message, field)
     if isinstance(message, Grant):
-        assert [each for part in parts for each in part.triggers] == message.triggers  # type: ignore[union-attr]
-    if isinstance(message, Report):
-        for field in ("claimed", "returned", "ended"):
-            found = [each for part in parts for each in getattr(part, field)]
-            assert found == getattr(message, field)
-        assert [each for part in parts for each in named(part)] == named(message)  # type: ignore[arg-type]
-        # A run ends only after its claim is known.
-        ended = [bool(part.ended) for part in parts]  # type: ignore[union-attr]
-        assert not any(part.claimed for part in parts[ended.index(True) + 1 :])  # type: ignore[union-attr]
+        assert [part.is_last for part in parts].index(True) == len(parts) - 1  # type: ignore[union-attr]
+    if isinstance(message, Want):
+        assert {part.count for part in parts} == {5}  # type: ignore[union-attr]
 
 
-def named(report: PeerMessage) -> list[tuple[str, object, int | None]]:
-    """Return (field, entry, version) of each task in a report."""
-    assert isinstance(report, Report)
-    versions = iter(report.versions)
-    return [
-        (field, entry, next(versions, None))
-        for field in ("claimed", "returned", "ended")
-        for entry in getattr(report, field)
-    ]
+def test_a_want_of_many_names_keeps_the_first_ones() -> None:
+    names = [(f"queue {n}", f"name {n}", n) for n in range(40)]
+    message = Want("o", "n", 1, 5, names, RESULTS[:2])
+    parts = [decode(piece).peer for piece in pieces(Notification(peer=message), 1000)]
+    assert [each for part in parts for each in part.results] == RESULTS[:2]  # type: ignore[union-attr]
+    for part in parts:
+        assert isinstance(part, Want) and part.names == names[: len(part.names)] != []
 
 
 def test_a_message_that_cannot_be_cut_is_dropped() -> None:
     long = msgspec.structs.replace(of_mail(1), fairness_key="k" * 2000)
-    message = Notification(peer=Grant("n", "o", 1, 0.0, False, [long]))
+    message = Notification(peer=Grant("n", "o", [long]))
     assert pieces(message, 1000) == []

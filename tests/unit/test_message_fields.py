@@ -56,7 +56,7 @@ def by_notification(sent: Notification) -> Notification:
 
 
 def by_grant(trigger: Trigger) -> Any:
-    found = by_notification(Notification(peer=Grant("n", "o", 1, 0.0, False, [trigger])))
+    found = by_notification(Notification(peer=Grant("n", "o", [trigger])))
     assert isinstance(found.peer, Grant)
     return found.peer.triggers[0]
 

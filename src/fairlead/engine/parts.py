@@ -51,7 +51,7 @@ from fairlead.engine.settings import NodeSettings
 from fairlead.engine.sharing import Sharing
 from fairlead.errors import NotSupported
 from fairlead.model import IncidentReport, PartitionKey, Trigger
-from fairlead.model.peer import Call, Grant, Offer, PeerMessage
+from fairlead.model.peer import Grant, PeerMessage, Spare
 from fairlead.ordered.clock_guard import ClockGuard
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
@@ -212,17 +212,14 @@ class NodeParts:
     def _on_peer(self, message: PeerMessage) -> None:
         """Pass a message of another node to the part it is for."""
         name = self.context.name
-        if isinstance(message, Call):
+        if isinstance(message, Spare):
             if message.owner != name:
-                self.helping.on_call(message)
+                self.helping.on_spare(message)
         elif isinstance(message, Grant):
             if message.node == name:
                 self.helping.on_grant(message)
         elif message.owner == name:
-            if isinstance(message, Offer):
-                self.granting.on_offer(message)
-            else:
-                self.granting.on_report(message)
+            self.granting.on_want(message)
 
     def on_ready(self) -> None:
         self.dispatcher.wake()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from fairlead.batch_writer import BatchWriter, Refusal
+from fairlead.clock import MICROS
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
@@ -19,6 +20,10 @@ from fairlead.timed_event import TimedEvent
 log = logging.getLogger("fairlead.node")
 
 _WAIT_SECONDS = 1.0
+
+LATE_SECONDS = 30.0
+"""Seconds after a request until another round. A server may carry out a claim long after the
+connection broke, for example when another session locked the row."""
 
 _AT_ONCE = 500
 """Tasks that one statement hands back, at most."""
@@ -36,6 +41,8 @@ class Reconciler(SimplePart):
         """Whether the store is to be asked which tasks this node holds."""
         self._is_asking = False
         """Whether it is asked now."""
+        self._again_at: int | None = None
+        """Instant of the late round, in microseconds since the epoch."""
         self._wanted = TimedEvent(context.clock)
         self._refused = RefusedWrites(
             "return of a task that this node does not run",
@@ -53,11 +60,13 @@ class Reconciler(SimplePart):
     @property
     def is_requested(self) -> bool:
         """Whether this node may hold tasks in the store that it does not know of."""
-        return self._is_due or self._is_asking or bool(len(self._writer))
+        is_open = self._is_due or self._is_asking or self._again_at is not None
+        return is_open or bool(len(self._writer))
 
     def request(self) -> None:
         """Request a reconciliation."""
         self._is_due = True
+        self._again_at = self._context.clock.now() + round(LATE_SECONDS * MICROS)
         self._wanted.notify()
 
     async def run(self) -> None:
@@ -65,7 +74,11 @@ class Reconciler(SimplePart):
         clock = self._context.clock
         while True:
             left = self._writer.next_retry()
-            await self._wanted.wait(None if left is None else clock.now() + left)
+            times = [] if left is None else [clock.now() + left]
+            times += [] if self._again_at is None else [self._again_at]
+            await self._wanted.wait(min(times, default=None))
+            if self._again_at is not None and clock.now() >= self._again_at:
+                self._is_due, self._again_at = True, None
             if not self._is_due and self._writer.next_retry() is None:
                 continue
             await clock.sleep(_WAIT_SECONDS)

@@ -1,15 +1,16 @@
 """Messages between nodes that share the work of a queue.
 
 A lost, doubled or late message does no harm: the claim in the store decides which node runs a task,
-and each side drops an offer or a grant that gets no reply in time.
+and each side drops a want or a grant that gets no reply in time.
 
-    Call    the owner of a partition announces that it has more tasks than it can run now
-    Offer   a node promises to take up to a number of tasks from that owner
+    Spare   the owner of a partition has more tasks than it can run now
+    Want    a node asks the owner for triggers, and reports what became of those that it got
     Grant   the owner gives triggers to that node, and the node claims their tasks
-    Report  the node reports to the owner which tasks it claimed, returned or ended
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
@@ -17,7 +18,7 @@ from fairlead.model.fields import Version
 from fairlead.model.trigger import Trigger
 
 
-class Call(msgspec.Struct, frozen=True, tag="call", array_like=True, gc=False):
+class Spare(msgspec.Struct, frozen=True, tag="spare", array_like=True, gc=False):
     """Announcement of a partition owner that it has tasks for which it has no free slots."""
 
     owner: str
@@ -25,91 +26,69 @@ class Call(msgspec.Struct, frozen=True, tag="call", array_like=True, gc=False):
     """(queue, task name) of these tasks, in the order in which they should run."""
 
 
-class Offer(msgspec.Struct, frozen=True, tag="offer", array_like=True, gc=False):
-    """Promise of a node to take triggers from one owner."""
+class Result(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Result of one granted trigger."""
+
+    task_id: str
+    version: Version
+    """Version of the trigger, so that a late result acts on no newer run."""
+    kind: Literal["claimed", "returned", "ended"]
+    """Claimed: the node has claimed the task, or found it claimed. Returned: the node had no free
+    slot. Ended: the run ended, of a task with an ordering key or of a queue with cost="runtime"."""
+    run_us: int = 0
+    """Microseconds that an ended run took; 0 if it never began."""
+
+
+class Want(msgspec.Struct, frozen=True, tag="want", array_like=True, gc=False):
+    """Want of a node, which replaces its earlier wants of this owner, with results."""
 
     owner: str
     node: str
-    session: int
-    """Session of the offers that `total` counts. An offer of a new session, with a higher number,
-    voids all offers of earlier sessions."""
-    total: int
-    """Number of triggers offered to this owner since the session began, including triggers that the
-    owner has already granted."""
+    number: int
+    """Number that grows with every want of the node, so that a late want is ignored."""
+    count: int
+    """Maximum number of triggers to grant; 0 in a message that has only results."""
     names: list[tuple[str, str, int]]
-    """(queue, task name, number of free slots) of each name that has free slots now."""
+    """(queue, task name, maximum number of its triggers) of each name that the node takes."""
+    results: list[Result] = []
+    """New results; the claim of a run comes before its end."""
 
 
 class Grant(msgspec.Struct, frozen=True, tag="grant", array_like=True, gc=False):
-    """Triggers that the owner gives to a node."""
+    """Triggers that the owner gives to a node, which use up its want."""
 
     node: str
     owner: str
-    session: int
-    held: float
-    """Seconds between the arrival of the offer at the owner and this grant."""
-    has_more: bool
-    """Whether the owner has more triggers for which it has no slots."""
     triggers: list[Trigger]
+    is_last: bool = True
+    """False if this is a part of a long grant and others follow."""
 
 
-class Report(msgspec.Struct, frozen=True, tag="report", array_like=True, gc=False):
-    """Report of a node about the triggers that an owner granted to it."""
-
-    owner: str
-    node: str
-    claimed: list[str] = []
-    """Ids of tasks that the node has claimed, or that were already claimed."""
-    returned: list[str] = []
-    """Ids of tasks for which the node had no free slot when the grant arrived."""
-    ended: list[tuple[str, int]] = []
-    """(task id, run time in microseconds or 0 if the run never began) of each ended run of a task
-    with an ordering key or of a queue with cost="runtime"."""
-    versions: list[Version] = []
-    """Versions of the granted triggers of `claimed`, `returned` and `ended`, one after the other,
-    so that a late report acts on no newer run."""
-
-
-PeerMessage = Call | Offer | Grant | Report
+PeerMessage = Spare | Want | Grant
 
 
 def recipient_of(message: PeerMessage) -> str | None:
     """Return the node that a message is for; None if it is for all nodes."""
-    if isinstance(message, Call):
+    if isinstance(message, Spare):
         return None
     return message.node if isinstance(message, Grant) else message.owner
 
 
 def split(message: PeerMessage) -> list[PeerMessage]:
-    """Split a message that is too long. Return both halves of a Call, a Grant or a Report.
-
-    Return an Offer with only the first half of its names. Return an empty list for a message that
-    cannot be split.
-    """
-    replace = msgspec.structs.replace
-    if isinstance(message, Grant) and len(message.triggers) > 1:
-        middle = len(message.triggers) // 2
-        parts = message.triggers[:middle], message.triggers[middle:]
-        return [replace(message, triggers=part) for part in parts]
-    if isinstance(message, Call | Offer) and len(message.names) > 1:
-        middle = len(message.names) // 2
-        first = replace(message, names=message.names[:middle])
-        if isinstance(message, Offer):
-            return [first]
-        return [first, replace(message, names=message.names[middle:])]
-    if isinstance(message, Report):
-        fields, before = ("claimed", "returned", "ended"), 0
-        for number, field in enumerate(fields):
-            if len(entries := getattr(message, field)) > 1:
-                middle = len(entries) // 2
-                # All claims come before the ends, because the owner drops any other end.
-                left: dict[str, list[object]] = {each: [] for each in fields[number:]}
-                right: dict[str, list[object]] = {each: [] for each in fields[:number]}
-                left[field], right[field] = entries[:middle], entries[middle:]
-                cut, versions = before + middle, message.versions
-                return [
-                    replace(message, **left, versions=versions[:cut]),
-                    replace(message, **right, versions=versions[cut:]),
-                ]
-            before += len(entries)
-    return []
+    """Split a message that is too long into two. Shorten the names of a want that has at most one
+    result. Return an empty list for a message that cannot be split."""
+    field = "triggers" if isinstance(message, Grant) else "names"
+    if isinstance(message, Want) and len(message.results) > 1:
+        field = "results"
+    entries = getattr(message, field)
+    middle = len(entries) // 2
+    if not middle:
+        return []
+    halves = [
+        msgspec.structs.replace(message, **{field: half})
+        for half in (entries[:middle], entries[middle:])
+    ]
+    if isinstance(message, Grant):
+        halves[0] = msgspec.structs.replace(halves[0], is_last=False)
+    # The second half of the names would replace the first one.
+    return halves[:1] if isinstance(message, Want) and field == "names" else halves

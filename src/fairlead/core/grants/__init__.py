@@ -1,1 +1,1 @@
-"""Grants of triggers between nodes: who has promised to take how many."""
+"""Grants of triggers between nodes: who wants how many of whom."""
