@@ -148,7 +148,7 @@ class Intake(SimplePart):
         for trigger in triggers:
             if known.get(trigger.id, 0) < trigger.version:
                 if trigger.path == TriggerPath.HEAL:
-                    # It was dropped, and may have to wait for others of its ordering key still.
+                    # The trigger was dropped, and may still have to wait for others of its key.
                     if trigger.ordering_key is not None and not admits(trigger):
                         refused.append(trigger)
                         continue

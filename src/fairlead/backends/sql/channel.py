@@ -131,9 +131,9 @@ class DatabaseChannel:
         self._lanes: dict[LaneKey, LaneReader] = {}
         """Readers of the lanes that have had a row."""
         self._to_read: dict[LaneKey, LaneReader] = {}
-        """Those that are behind, but none that waits for room."""
+        """Readers of lanes that are behind, but of none that waits for room."""
         self._to_sweep: dict[LaneKey, LaneReader] = {}
-        """Those whose earlier rows are to be read again."""
+        """Readers whose earlier rows are to be read again."""
         self._early: dict[LaneKey, list[tuple[float, int]]] = {}
         """Positions that were announced of lanes without a reader, with the monotonic seconds."""
         self._unsearched: set[PartitionKey] = set()
