@@ -254,9 +254,8 @@ class FairWorld:
 
     def _lend(self) -> None:
         """Look for triggers that other nodes may run, and lend some, which come back at once."""
-        if not self.table.has_spare:
+        if not self.table.spare_names():
             return
-        self.table.spare_names()
         wanted = self.chance.sample(self.names, self.chance.randint(0, len(self.names)))
         for trigger in self.table.lend(self.chance.choice([1, 5]), lambda t: t.name in wanted):
             self._services.clear()  # tasks of some keys started on other nodes

@@ -178,7 +178,7 @@ def everything(_: Trigger) -> bool:
 
 def test_a_table_lends_nothing_that_its_node_can_run() -> None:
     table = table_of(2, of_mail(1), of_mail(2), of_mail(3))
-    assert table.lend(9, everything) == [] and not table.has_spare
+    assert table.lend(9, everything) == [] and not table.spare_names()
     assert [each.id for each in table.take(9, 0.0)[0]] == [id_of(1), id_of(2)]
     assert table.spare_names() == [PAY]
     assert [each.id for each in table.lend(9, everything)] == [id_of(3)]

@@ -374,11 +374,6 @@ class TriggerTable:
 
     # triggers for other nodes ---------------------------------------------------------------------
 
-    @property
-    def has_spare(self) -> bool:
-        """Whether a trigger waits that `lend` would take."""
-        return next(self._spare(), None) is not None
-
     def spare_names(self) -> list[tuple[str, str]]:
         """Return (queue, task name) of the triggers that this node has no slots for while another
         node may have them, the next to run first."""
