@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from fairlead import App
 from fairlead.model import Incident, IncidentKind, Level
 from fairlead.web import Access, console
-from fairlead.web.api import documents
 from fairlead.web.api.conversion import document, instant_of
 from fairlead.web.api.openapi import openapi_document
 from fairlead.web.api.routes import OPERATIONS
@@ -222,12 +221,10 @@ def test_the_schemas_of_the_openapi_document_are_valid_and_bounded() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))
 def test_64_bit_numbers_keep_all_their_digits(one: int, other: int) -> None:
-    sent = msgspec.json.encode(document(documents.Level, Level(one, other)))
+    sent = msgspec.json.encode(document(Level(one, other)))
     assert json.loads(sent) == {"pass": str(one), "id": str(other)}
-    read = msgspec.json.decode(sent, type=documents.Level)
-    assert (int(read.pass_), int(read.id)) == (one, other)
     incident = Incident(other, IncidentKind.ERROR, "x", "", 0, "", "", 0, 0, None)
-    assert document(documents.Incident, incident).id == str(other)
+    assert json.loads(msgspec.json.encode(document(incident)))["id"] == str(other)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

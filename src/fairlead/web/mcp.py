@@ -22,6 +22,7 @@ from fairlead.core.visible import visible
 from fairlead.errors import FairleadError
 from fairlead.operate.tenants import TenantOrder
 from fairlead.web.api.bodies import Body, Filter, Text, filters_of_body
+from fairlead.web.api.conversion import document
 from fairlead.web.api.reads import Reads
 from fairlead.web.refusals import defect, refusal_of
 
@@ -286,7 +287,7 @@ class McpServer:
             )
         try:
             given = msgspec.convert(params.get("arguments") or {}, tool.arguments)
-            found = msgspec.to_builtins(tool.call(self._reads, given))
+            found = msgspec.to_builtins(document(tool.call(self._reads, given)))
         except msgspec.ValidationError as error:
             return _text(f"These arguments cannot be used: {error}", is_error=True)
         except Exception as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fairlead.model import TaskRecord
+from fairlead.operate.actions import Preview
 from fairlead.operate.changes import SetLimits, SetWeights
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.tenants import MatchingTenants, matching_tenants
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import bodies, documents
 from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
-from fairlead.web.api.conversion import document
 from fairlead.web.api.operations import ID, Act
 from fairlead.web.api.read_operations import reads_of
 from fairlead.web.api.reads import bulk_action
@@ -35,8 +36,8 @@ _MOST_ID = (1 << 63) - 1
 # tasks --------------------------------------------------------------------------------------------
 
 
-def _one(verb: str) -> Callable[[Page, Any], documents.Task]:
-    def change(page: Page, body: Any) -> documents.Task:
+def _one(verb: str) -> Callable[[Page, Any], TaskRecord]:
+    def change(page: Page, body: Any) -> TaskRecord:
         id = str(page.request.path_params["id"])
         made = change_of(verb, body, page.access.name)
         page.management.apply(made, id, body.version, tenants=page.access.tenants)
@@ -79,15 +80,14 @@ def _matching(verb: str) -> Callable[[Page, Any], documents.BulkAction]:
     return ask
 
 
-def _preview(verb: str) -> Callable[[Page, Any], documents.Preview]:
-    def preview(page: Page, body: Any) -> documents.Preview:
-        found = page.management.actions.preview(
+def _preview(verb: str) -> Callable[[Page, Any], Preview]:
+    def preview(page: Page, body: Any) -> Preview:
+        return page.management.actions.preview(
             change_of(verb, body, page.access.name),
             _where(page, body),
             limit=body.limit,
             tenants=page.access.tenants,
         )
-        return document(documents.Preview, found)
 
     return preview
 
@@ -103,7 +103,7 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
             summary=effect.format("a task")
             .replace("their", "its")
             .replace("handlers are", "one is"),
-            result=documents.Task,
+            result=TaskRecord,
             respond=_one(verb),
             action=verb,
             body=bodies.one_body(verb),
@@ -135,7 +135,7 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
             name=f"preview_{verb}",
             path=f"/actions/{verb}/preview",
             summary=f"Count the tasks that {verb} would change, up to 1,000. Changes nothing.",
-            result=documents.Preview,
+            result=Preview,
             respond=_preview(verb),
             action=verb,
             body=matching,
@@ -262,7 +262,7 @@ def _roll_back(page: Page, body: bodies.Rollback) -> documents.PublishedPolicy:
     version = PolicyManagement(page.context).roll_back_to(
         _version(body.to), page.access.name, body.why, body.queue
     )
-    return documents.PublishedPolicy(version=str(version))
+    return documents.PublishedPolicy(version=version)
 
 
 def _switch(page: Page, body: bodies.NewSwitch) -> documents.Done:

@@ -1,39 +1,109 @@
-"""Conversion of what the operators' functions return into the documents of the API: each field of a
-document is taken from the attribute of the same name."""
+"""Documents of the JSON API, made of what the operators' functions return.
+
+A document has the fields of its source. Ids and 64-bit numbers become texts, instants ISO 8601 in
+UTC, and durations seconds; the name of a whole number says which of these it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cache
-from typing import Any, TypeVar
+from functools import cache, reduce
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta
 
 from fairlead.clock import MICROS, to_datetime
+from fairlead.model import AttemptRecord, Incident, RunNotes, TaskKey, TaskRecord, lake_history
+from fairlead.operate.doctor.explain import Explanation, Position
+from fairlead.operate.limits import LimitView
+from fairlead.operate.nodes import NodeView
+from fairlead.operate.ordered import OrderedPartitionView
+from fairlead.operate.overview import LaneView, PartitionView
+from fairlead.operate.summary import QueueNumbers
 
 T = TypeVar("T", bound=msgspec.Struct)
 Maker = Callable[[Any], Any]
 
-FROM_WHOLE = {"from": "whole"}
-"""Marks a text that is made of a whole number."""
-FROM_MICROS = {"from": "micros"}
-"""Marks an instant, or seconds, that are made of microseconds."""
-FROM_US = {"from": "micros", "suffix": "_us"}
-"""Marks seconds that are made of the microseconds of an attribute whose name ends with `_us`."""
+Int64 = Annotated[str, Meta(pattern="^-?[0-9]{1,19}$", description="A 64-bit number.")]
+Instant = Annotated[datetime, Meta(tz=True, description="An instant in UTC.")]
+Seconds = Annotated[float, Meta(description="Seconds.")]
+Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
+
+_NAMES: dict[type, str] = {
+    TaskRecord: "Task",
+    AttemptRecord: "Attempt",
+    RunNotes: "AttemptLog",
+    Explanation: "Why",
+    QueueNumbers: "Queue",
+    PartitionView: "Partition",
+    LaneView: "Lane",
+    LimitView: "Limit",
+    NodeView: "Node",
+    OrderedPartitionView: "OrderedPartition",
+    TaskKey: "OrderedKey",
+    lake_history.Runs: "RunsRow",
+    lake_history.Waits: "WaitsRow",
+    lake_history.Shares: "SharesRow",
+    lake_history.Tenant: "TenantRow",
+}
+"""Names of documents in the OpenAPI document; others have the name of their source."""
+
+_SHOWN: dict[type, str] = {
+    TaskRecord: "id queue partition name state version attempt tries priority fairness_key weight"
+    " ordering_key unique_key submitted_at run_at ready_at claimed_at node error_type error_text"
+    " payload_bytes",
+    AttemptRecord: "seq attempt tries queue partition priority fairness_key version run_at ready_at"
+    " triggered_at claimed_at started_at finished_at outcome next_state error_type error_text node"
+    " trigger_path",
+    Incident: "id kind subject details since queue name version deliveries delivered_at",
+    Position: "ahead is_cut keys_ahead level",
+    RunNotes: "attempt lines dropped",
+}
+"""Fields of sources that also have others, which the API does not show."""
+
+_IDS = frozenset(
+    {"id", "seq", "pass_", "range_id", "action", "supersedes", "Policy.version"}
+    | {"PolicyEntry.version", "PublishedPolicy.version"}
+)
+"""Whole numbers that may be greater than a number of JSON."""
+_INSTANTS = frozenset(
+    {"at", "since", "until", "history_until", "submitted_from", "submitted_before"}
+    | {"input_from", "input_to"}
+)
+"""Instants in microseconds since the epoch, beside those whose names end with `_at`."""
+_TIMES = frozenset({"last_read", "oldest"})
+"""Instants in seconds since the epoch."""
+_DURATIONS = frozenset({"p50", "p99", "run_time"})
+"""Durations in microseconds, beside those whose names end with `_us`, which documents drop."""
 
 _FIRST, _LAST = (each.replace(tzinfo=UTC) for each in (datetime.min, datetime.max))
 
 
-def document(kind: type[T], source: object, /, **given: Any) -> T:
-    """Return a document of this kind from the attributes of `source`. `given` are fields that are
-    ready."""
-    for name, (attribute, make) in _makers(kind).items():
-        if name not in given:
-            value = getattr(source, attribute)
-            given[name] = value if make is None or value is None else make(value)
-    return kind(**given)
+class _Shape(NamedTuple):
+    """A kind of document, and how its fields are made: name, attribute of the source, function."""
+
+    kind: type[msgspec.Struct]
+    fields: list[tuple[str, str, Maker | None]]
+
+
+def document(source: Any) -> msgspec.Struct:
+    """Return the document of a value."""
+    return _made(_shape(type(source)), source)
+
+
+def document_kind(source: type) -> type[msgspec.Struct]:
+    """Return the kind of document that is made of values of a type."""
+    return _shape(source).kind
+
+
+def taken(kind: type[T], source: object, /, **given: Any) -> T:
+    """Return a value whose fields, other than those given, are the attributes of the same name."""
+    names = (name for name in kind.__struct_fields__ if name not in given)
+    return kind(**given, **{name: getattr(source, name) for name in names})
 
 
 def instant_of(micros: int) -> datetime:
@@ -44,64 +114,84 @@ def instant_of(micros: int) -> datetime:
         return _LAST if micros > 0 else _FIRST
 
 
-def optional_instant(micros: int | None) -> datetime | None:
-    """Return the instant, or None without one."""
-    return None if micros is None else instant_of(micros)
+def _shape_of(source: Any) -> _Shape:
+    """Return what documents of this type of values are, and how they are made."""
+    hints = get_type_hints(source, include_extras=True)
+    names = _SHOWN[source].split() if source in _SHOWN else _fields(source)
+    fields, types = [], []
+    for attribute in names:
+        hint, make = _translated(hints[attribute], source.__name__, attribute)
+        name = attribute.removesuffix("_us")
+        fields.append((name, attribute, make))
+        types.append((name, hint))
+    kind = msgspec.defstruct(
+        _NAMES.get(source, source.__name__),
+        types,
+        frozen=True,
+        kw_only=True,
+        rename={"pass_": "pass"},
+        module=__name__,
+    )
+    kind.__doc__ = source.__doc__
+    return _Shape(kind, fields)
 
 
-@cache
-def _makers(kind: type[msgspec.Struct]) -> dict[str, tuple[str, Maker | None]]:
-    """Return the attribute that each field is taken from, and what makes its value."""
-    found = inspect.type_info(kind)
-    assert isinstance(found, inspect.StructType)
-    return {
-        field.name: (field.name + _suffix(field.type), _maker(field.type)) for field in found.fields
-    }
+_shape: Callable[[Any], _Shape] = cache(_shape_of)
 
 
-def _suffix(kind: inspect.Type) -> str:
-    match kind:
-        case inspect.Metadata(extra={"suffix": str(suffix)}):
-            return suffix
-        case inspect.UnionType(types=members):
-            return next((found for member in members if (found := _suffix(member))), "")
-        case _:
-            return ""
+def _fields(source: Any) -> Sequence[str]:
+    """Return the names of the fields of a Struct or a named tuple."""
+    names: Sequence[str] = getattr(source, "__struct_fields__", ()) or source._fields
+    return names
 
 
-def _maker(kind: inspect.Type) -> Maker | None:
-    """Return the function that makes a value of this type; None if it stays as it is."""
-    match kind:
-        case inspect.Metadata(type=inner, extra={"from": origin}):
-            if origin == "whole":
-                return str
-            return instant_of if isinstance(inner, inspect.DateTimeType) else _seconds
-        case inspect.Metadata(type=inner):
-            return _maker(inner)
-        case inspect.UnionType(types=members):
-            makers = [_maker(member) for member in members]
-            return next((make for make in makers if make is not None), None)
-        case inspect.StructType(cls=cls):
-            return lambda value: document(cls, value)
-        case inspect.ListType(item_type=item):
-            return _each(_maker(item) or _same)
-        case inspect.DictType(value_type=item):
-            return _each_value(_maker(item) or _same)
-        case _:
-            return None
+def _made(shape: _Shape, source: object) -> msgspec.Struct:
+    given = {}
+    for name, attribute, make in shape.fields:
+        value = getattr(source, attribute)
+        given[name] = value if make is None or value is None else make(value)
+    return shape.kind(**given)
 
 
-def _each(make: Maker) -> Maker:
-    return lambda values: [make(value) for value in values]
+def _translated(hint: Any, owner: str, name: str) -> tuple[Any, Maker | None]:
+    """Return the type of a field in a document, and what makes its value; None if it stays."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated and arguments[0] in (int, float):
+        hint = arguments[0]
+    if hint in (int, float):
+        return _number(hint, owner, name)
+    if isinstance(hint, type) and (issubclass(hint, msgspec.Struct) or hasattr(hint, "_fields")):
+        shape = _shape(hint)
+        return shape.kind, lambda value: _made(shape, value)
+    if origin in (Union, UnionType):
+        found = [_translated(each, owner, name) for each in arguments]
+        union = reduce(or_, (each for each, _ in found))
+        return union, next((make for _, make in found if make), None)
+    if origin in (list, tuple):
+        item, make = _translated(arguments[0], owner, name)
+        return list[item], _each(make)  # type: ignore[valid-type]
+    return hint, None
 
 
-def _each_value(make: Maker) -> Maker:
-    return lambda values: {name: make(value) for name, value in values.items()}
+def _number(hint: type, owner: str, name: str) -> tuple[Any, Maker | None]:
+    if name in _IDS or f"{owner}.{name}" in _IDS:
+        return Int64, str
+    if name in _INSTANTS or name.endswith("_at"):
+        return Instant, instant_of
+    if name in _DURATIONS or name.endswith("_us"):
+        return Seconds, _seconds
+    if hint is float:
+        return (Instant, _instant_of_seconds) if name in _TIMES else (float, None)
+    return Count, None
 
 
-def _same(value: Any) -> Any:
-    return value
+def _each(make: Maker | None) -> Maker | None:
+    return None if make is None else lambda values: [make(value) for value in values]
 
 
-def _seconds(micros: int) -> float:
+def _instant_of_seconds(seconds: float) -> datetime:
+    return instant_of(round(seconds * MICROS))
+
+
+def _seconds(micros: float) -> float:
     return micros / MICROS

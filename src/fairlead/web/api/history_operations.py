@@ -12,7 +12,7 @@ from fairlead.model import tenant_of
 from fairlead.model.lake_history import HistoryRows
 from fairlead.ports.lake_history import By, LakeHistory, Measure, Question
 from fairlead.web.api import documents
-from fairlead.web.api.conversion import document, optional_instant
+from fairlead.web.api.conversion import taken
 from fairlead.web.api.operations import Parameter, Read, choice, text
 from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
@@ -69,12 +69,12 @@ def _respond(
     def respond(page: Page) -> T:
         history = _opened(page)
         found = read(history, _question(page, history))
-        return document(
+        return taken(
             kind,
             found,
             step=found.step_s,
-            built_at=optional_instant(found.as_of.built_at),
-            history_until=optional_instant(found.as_of.history_until),
+            built_at=found.as_of.built_at,
+            history_until=found.as_of.history_until,
         )
 
     return respond

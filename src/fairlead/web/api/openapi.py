@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fairlead import __version__
+from fairlead.web.api.conversion import document_kind
 from fairlead.web.api.documents import ErrorDocument
 from fairlead.web.api.operations import JSON, PREFIX, Act, Operation, Parameter
 
@@ -52,7 +53,7 @@ def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -
             "responses": {
                 str(status): {
                     "description": description,
-                    "content": {JSON: {"schema": of_type[ErrorDocument]}},
+                    "content": {JSON: {"schema": of_type[document_kind(ErrorDocument)]}},
                 }
                 for status, description in _PROBLEMS.items()
             },
@@ -76,9 +77,9 @@ def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -
 
 
 def _types(operations: tuple[Operation, ...]) -> list[type[msgspec.Struct]]:
-    found: list[type[msgspec.Struct]] = [ErrorDocument]
+    found: list[type[msgspec.Struct]] = [document_kind(ErrorDocument)]
     for operation in operations:
-        found.append(operation.result)
+        found.append(document_kind(operation.result))
         if isinstance(operation, Act) and operation.body is not None:
             found.append(operation.body)
     return found
@@ -94,7 +95,7 @@ def _operation(operation: Operation, of_type: dict[type[Any], dict[str, Any]]) -
         "responses": {
             str(status): {
                 "description": "Done." if status == 200 else "Stored; a worker performs it.",
-                "content": {JSON: {"schema": of_type[operation.result]}},
+                "content": {JSON: {"schema": of_type[document_kind(operation.result)]}},
             },
             **{
                 str(problem): {"$ref": f"#/components/responses/{problem}"} for problem in _PROBLEMS

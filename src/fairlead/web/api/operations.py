@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from fairlead.core import values
+from fairlead.web.api.conversion import document
 from fairlead.web.api.documents import Done
 from fairlead.web.inputs import DEFAULT_ROWS, MOST_ROWS, BadInput
 from fairlead.web.page import Page
@@ -114,9 +115,9 @@ ROWS = Parameter(
 AFTER = text("after", "Cursor: `next` of the page before, for the same other parameters.")
 
 
-def json_of(document: msgspec.Struct) -> bytes:
-    """Return a document as JSON."""
-    return msgspec.json.encode(document)
+def json_of(result: msgspec.Struct) -> bytes:
+    """Return the document of a result as JSON."""
+    return msgspec.json.encode(document(result))
 
 
 def _reader(operation: Read) -> Handler:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from fairlead.model import State
-from fairlead.operate.filters import TaskFilters
-from fairlead.operate.tenants import TenantOrder
+from fairlead.operate.doctor import Explanation
+from fairlead.operate.filters import Counted, TaskFilters
+from fairlead.operate.store.policies import Policy
+from fairlead.operate.tenants import Tenant, TenantOrder
 from fairlead.web.api import documents
 from fairlead.web.api.operations import AFTER, ID, ROWS, Parameter, Read, choice, text
 from fairlead.web.api.reads import TENANT_ORDERS, Reads
@@ -155,7 +157,7 @@ READS: tuple[Read, ...] = (
         name="task_count",
         path="/tasks/count",
         summary="Count tasks that match a filter, up to 1,000.",
-        result=documents.Counted,
+        result=Counted,
         respond=lambda page: reads_of(page).count(_filters(page)),
         parameters=FILTERS,
         scoped=True,
@@ -173,7 +175,7 @@ READS: tuple[Read, ...] = (
         name="task_why",
         path="/tasks/{id}/why",
         summary="Return why a task is in its state, and what must happen.",
-        result=documents.Why,
+        result=Explanation,
         respond=lambda page: reads_of(page).why(_id(page)),
         parameters=(ID,),
         scoped=True,
@@ -197,7 +199,7 @@ READS: tuple[Read, ...] = (
         name="tenant",
         path="/tenant",
         summary="Return one tenant with its part of every queue.",
-        result=documents.Tenant,
+        result=Tenant,
         respond=lambda page: reads_of(page).tenant(_key(page)),
         parameters=(_KEY,),
         scoped=True,
@@ -279,7 +281,7 @@ READS: tuple[Read, ...] = (
         name="policy",
         path="/policy",
         summary="Return one version with its weights and limits.",
-        result=documents.Policy,
+        result=Policy,
         respond=lambda page: reads_of(page).policy(
             page.query.whole("version", 1, _MOST_VERSION, 0)
         ),

@@ -1,4 +1,4 @@
-"""Reads of one viewer as documents: the JSON API and the MCP server call the same ones."""
+"""Reads of one viewer: the JSON API and the MCP server call the same ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead.operate.changes import shown_text
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor import Explanation, examine, explanation
 from fairlead.operate.facts import Facts
-from fairlead.operate.filters import TaskFilters
+from fairlead.operate.filters import Counted, TaskFilters
 from fairlead.operate.incidents import latest_incidents
 from fairlead.operate.nodes import nodes
 from fairlead.operate.ordered import OrderedManagement
@@ -23,12 +23,13 @@ from fairlead.operate.overview import QueueView, queue_view
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store import actions as action_store
 from fairlead.operate.store import audit as audit_log
+from fairlead.operate.store.policies import Policy
 from fairlead.operate.summary import summary
 from fairlead.operate.tasks import Management
-from fairlead.operate.tenants import TenantOrder, tenant, tenants
+from fairlead.operate.tenants import Tenant, TenantOrder, tenant, tenants
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import documents
-from fairlead.web.api.conversion import document, optional_instant
+from fairlead.web.api.conversion import taken
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
 from fairlead.web.run_logs import latest_progress, shown_logs
@@ -86,10 +87,10 @@ class Reads:
     def overview(self) -> documents.Overview:
         """Return the state of all queues, and what needs a person."""
         found = summary(self._context, tenants=self._tenants, facts=self._facts())
-        return document(
+        return taken(
             documents.Overview,
             found,
-            attention=_attention(found.attention[:_MOST_ATTENTION]),
+            attention=found.attention[:_MOST_ATTENTION],
             more_attention=max(len(found.attention) - _MOST_ATTENTION, 0),
         )
 
@@ -114,16 +115,15 @@ class Reads:
             facts=self._facts(),
         )
         is_last = found.skip is None or found.skip > MOST_SKIPPED
-        return document(documents.TenantList, found, next=None if is_last else str(found.skip))
+        return taken(documents.TenantList, found, next=None if is_last else str(found.skip))
 
-    def tenant(self, key: str) -> documents.Tenant:
+    def tenant(self, key: str) -> Tenant:
         """Return the tenant of a fairness key. Raise UnknownTask for one that the viewer may not
         see."""
         name = tenant_of(key)
         if self._tenants is not None and name not in self._tenants:
             raise UnknownTask(f"no tenant {name!r}")
-        found = tenant(self._context, name, tenants=self._tenants, facts=self._facts())
-        return document(documents.Tenant, found)
+        return tenant(self._context, name, tenants=self._tenants, facts=self._facts())
 
     def why_tenant(self, key: str) -> documents.TenantWhy:
         """Return why a tenant waits."""
@@ -138,18 +138,18 @@ class Reads:
     def queues(self) -> documents.QueueList:
         """Return the numbers of all queues."""
         found = summary(self._context, tenants=self._tenants, facts=self._facts())
-        return document(documents.QueueList, found)
+        return taken(documents.QueueList, found)
 
     def queue(self, name: str) -> documents.QueueDetail:
         """Return one queue. Raise UnknownQueue."""
         found: QueueView = self._wait(
             queue_view(self._context, name, tenants=self._tenants, facts=self._facts())
         )
-        return document(
+        return taken(
             documents.QueueDetail,
             found,
-            attention=_attention(found.attention[:_MOST_ATTENTION]),
-            tenants=[document(documents.Tenant, each) for each in found.tenants.tenants],
+            attention=found.attention[:_MOST_ATTENTION],
+            tenants=found.tenants.tenants,
         )
 
     # tasks ----------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Reads:
             tenants=self._tenants,
             **filters,
         )
-        return document(documents.TaskList, found, next=found.after)
+        return taken(documents.TaskList, found, next=found.after)
 
     def searchable(self, filters: TaskFilters) -> TaskFilters:
         """Return the filter if it searches only for arguments that are shown. Raise BadInput."""
@@ -179,46 +179,44 @@ class Reads:
             raise BadInput("argument: arguments are not shown here, and so cannot be searched")
         return check_search(show, filters)
 
-    def count(self, filters: TaskFilters) -> documents.Counted:
+    def count(self, filters: TaskFilters) -> Counted:
         """Return the number of tasks that match, counted up to 1,000."""
-        found = self._management.count(tenants=self._tenants, **filters)
-        return document(documents.Counted, found)
+        return self._management.count(tenants=self._tenants, **filters)
 
     def task(self, id: str) -> documents.TaskDetail:
         """Return a task by its id or the beginning of it. Raise UnknownTask."""
         task = self._management.named(id, tenants=self._tenants)
         attempts = self._management.attempts(task.id, tenants=self._tenants)
         notes = self._management.notes(task.id, tenants=self._tenants)
-        progress = latest_progress(notes)
         logs, more_logs = shown_logs(notes)
         arguments, hidden = self._arguments(task)
         return documents.TaskDetail(
-            task=document(documents.Task, task),
+            task=task,
             reasons=self._explained(task.id).reasons,
-            progress=None if progress is None else document(documents.Progress, progress),
-            attempts=[document(documents.Attempt, each) for each in attempts[-_MOST_ATTEMPTS:]],
+            progress=latest_progress(notes),
+            attempts=attempts[-_MOST_ATTEMPTS:],
             more_attempts=max(len(attempts) - _MOST_ATTEMPTS, 0),
-            logs=[document(documents.AttemptLog, each) for each in logs],
+            logs=logs,
             more_logs=more_logs,
             arguments=arguments,
             arguments_hidden=hidden,
             trace_url=trace_address(self._trace_url, task.context),
         )
 
-    def why(self, id: str) -> documents.Why:
+    def why(self, id: str) -> Explanation:
         """Return why a task is in its state. Raise UnknownTask."""
         return self._explained(self._management.named(id, tenants=self._tenants).id)
 
-    def record(self, id: str) -> documents.Task:
+    def record(self, id: str) -> TaskRecord:
         """Return a task without its attempts. Raise UnknownTask."""
-        return document(documents.Task, self._management.show(id, tenants=self._tenants))
+        return self._management.show(id, tenants=self._tenants)
 
     # the whole cluster ----------------------------------------------------------------------------
 
     def nodes(self) -> documents.NodeList:
         """Return the nodes."""
         found = self._wait(nodes(self._context, tenants=self._tenants))
-        return documents.NodeList(nodes=[document(documents.Node, each) for each in found])
+        return documents.NodeList(nodes=found)
 
     def incidents(self, *, after: str | None, rows: int) -> documents.IncidentList:
         """Return open incidents, the latest first."""
@@ -227,7 +225,7 @@ class Reads:
         below = _number("after", after, _MOST_ID)
         found = latest_incidents(self._context, below, rows + 1)
         return documents.IncidentList(
-            incidents=[document(documents.Incident, each) for each in found[:rows]],
+            incidents=found[:rows],
             next=str(found[rows - 1].id) if len(found) > rows else None,
         )
 
@@ -236,11 +234,11 @@ class Reads:
         found = self._management.periodic.list(tenants=self._tenants)
         return documents.PeriodicList(
             periodics=[
-                document(
+                taken(
                     documents.Periodic,
                     each.record,
                     is_declared=each.is_declared,
-                    next_slot_at=optional_instant(each.next_slot_at),
+                    next_slot_at=each.next_slot_at,
                 )
                 for each in found
             ]
@@ -263,7 +261,7 @@ class Reads:
         found = self._wait(management.tasks(queue, ordering_key=ordering_key, limit=rows))
         return documents.OrderedTaskList(
             tasks=[
-                document(
+                taken(
                     documents.OrderedTask,
                     each,
                     id=each.task.id,
@@ -279,14 +277,14 @@ class Reads:
         management = PolicyManagement(self._context)
         return documents.PolicyList(
             policies=[
-                document(documents.PolicyEntry, each) for each in management.policies(queue, rows)
+                taken(documents.PolicyEntry, each) for each in management.policies(queue, rows)
             ],
-            switches=[document(documents.Switch, each) for each in management.switches()],
+            switches=management.switches(),
         )
 
-    def policy(self, version: int) -> documents.Policy:
+    def policy(self, version: int) -> Policy:
         """Return one version. Raise UnknownPolicy."""
-        return document(documents.Policy, PolicyManagement(self._context).policy(version))
+        return PolicyManagement(self._context).policy(version)
 
     def doctor(self) -> documents.FindingList:
         """Return what the doctor finds. Raise NotAllowed for a viewer who is limited to tenants."""
@@ -298,9 +296,7 @@ class Reads:
             facts = None
         found = self._wait(examine(self._context, facts=facts))
         ordered = sorted(found, key=lambda finding: _SEVERITIES[finding.severity])
-        return documents.FindingList(
-            findings=[document(documents.Finding, finding) for finding in ordered]
-        )
+        return documents.FindingList(findings=ordered)
 
     # people ---------------------------------------------------------------------------------------
 
@@ -330,7 +326,7 @@ class Reads:
             **texts,
         )
         return documents.AuditList(
-            entries=[document(documents.AuditEntry, each) for each in found[:rows]],
+            entries=found[:rows],
             next=str(found[rows - 1].id) if len(found) > rows else None,
         )
 
@@ -350,9 +346,8 @@ class Reads:
     def _facts(self) -> Facts | None:
         return None if self._read_facts is None else self._read_facts()
 
-    def _explained(self, id: str) -> documents.Why:
-        found: Explanation = self._wait(explanation(self._context, id, tenants=self._tenants))
-        return document(documents.Why, found)
+    def _explained(self, id: str) -> Explanation:
+        return self._wait(explanation(self._context, id, tenants=self._tenants))
 
     def _known_queues(self) -> Collection[str]:
         store = self._context.cluster
@@ -361,10 +356,7 @@ class Reads:
 
     def _ordered(self, name: str) -> documents.OrderedQueue:
         found = self._wait(OrderedManagement(self._context).status(name))
-        return documents.OrderedQueue(
-            queue=name,
-            partitions=[document(documents.OrderedPartition, each) for each in found],
-        )
+        return documents.OrderedQueue(queue=name, partitions=found)
 
     def _arguments(self, task: TaskRecord) -> tuple[str | None, str | None]:
         """Return the arguments as JSON, or None and why they are not shown."""
@@ -396,21 +388,17 @@ def bulk_action(action: action_store.BulkAction) -> documents.BulkAction:
     """Return the document of a bulk action."""
     where: TaskFilter = action.where
     argument = where.argument
-    return document(
+    return taken(
         documents.BulkAction,
         action,
         change=shown_text(action.change),
-        where=document(
+        where=taken(
             documents.Where,
             where,
             argument=None if argument is None else f"{'.'.join(argument.path)}={argument.value}",
-            submitted_before=optional_instant(where.older_than),
+            submitted_before=where.older_than,
         ),
     )
-
-
-def _attention(found: Collection[Any]) -> list[documents.Attention]:
-    return [document(documents.Attention, each) for each in found]
 
 
 def _number(name: str, text: str | None, most: int) -> int | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from fairlead.clock import MICROS, to_micros
+from fairlead.clock import to_micros
 from fairlead.web import sharded_queues
 from fairlead.web.api import bodies, documents
-from fairlead.web.api.conversion import document, instant_of
+from fairlead.web.api.conversion import instant_of, taken
 from fairlead.web.api.operations import AFTER, ROWS, Act, Operation, Read, text
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
@@ -26,17 +26,7 @@ def _show(page: Page) -> documents.ShardedDetail:
     found = sharded_queues.view(page, queue, page.query.text("group", MOST_NAME))
     if found.details is None:
         raise Refusal(503, f"{queue.name} cannot be read", found.trouble or "")
-    consumers = [
-        documents.ConsumerLoad(
-            name=each.name,
-            messages=each.messages,
-            last_read=None if each.last_read is None else instant_of(_micros(each.last_read)),
-        )
-        for each in found.details.consumers
-    ]
-    return document(
-        documents.ShardedDetail, found.details, queue=_queue(found), consumers=consumers
-    )
+    return taken(documents.ShardedDetail, found.details, queue=_queue(found))
 
 
 def _letters(page: Page) -> documents.DeadLetterList:
@@ -45,7 +35,7 @@ def _letters(page: Page) -> documents.DeadLetterList:
     found = queue.dead_letter_heads(count=rows, after=after)
     return documents.DeadLetterList(
         letters=[
-            document(
+            taken(
                 documents.DeadLetter,
                 letter,
                 at=instant_of(to_micros(letter.at)),
@@ -79,21 +69,8 @@ def _weigh(page: Page, body: bodies.ShardKeyWeight) -> documents.Done:
 
 
 def _queue(found: ShardedView) -> documents.ShardedQueue:
-    stats: Any = found.stats
-    if stats is not None:
-        oldest = None if stats.oldest is None else instant_of(_micros(stats.oldest))
-        stats = document(documents.ShardedStats, stats, oldest=oldest)
-    return documents.ShardedQueue(
-        name=found.name,
-        group=found.group,
-        groups=[] if found.details is None else found.details.groups,
-        stats=stats,
-        trouble=found.trouble,
-    )
-
-
-def _micros(seconds: float) -> int:
-    return round(seconds * MICROS)
+    groups = [] if found.details is None else found.details.groups
+    return taken(documents.ShardedQueue, found, groups=groups)
 
 
 SHARDED: tuple[Operation, ...] = (
