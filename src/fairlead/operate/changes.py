@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import msgspec
 
@@ -27,40 +27,14 @@ A_PERSON = "a person"
 Changed = Steps[tuple[set[str], Notification]]
 
 
-class Change(Protocol):
-    """A change that a person makes to one task or to many."""
-
-    @property
-    def actor(self) -> str:
-        """The person who makes the change."""
-
-    @property
-    def verb(self) -> str:
-        """The name of the change, as "retry"."""
-
-    def details(self) -> str | None:
-        """Return the values of the change as an audit entry shows them; None without any."""
-
-    @property
-    def done(self) -> str:
-        """The participle that messages use, as "retried"."""
-
-    @property
-    def states(self) -> frozenset[State]:
-        """The states in which a task can be changed so."""
-
-    def concerns(self, task: TaskRecord) -> bool:
-        """Return whether the task would differ afterwards."""
-
-    def steps(self, store: SqlStore, tasks: Sequence[TaskRecord], now: int) -> Changed:
-        """Change the tasks that are still at their versions; return their ids and what to
-        announce."""
-
-
 class _Change(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="verb", forbid_unknown_fields=True
 ):
+    """Base of the changes. A kind of change also has `done`, the participle that messages use, such
+    as "retried", and `states`, in which a task can be changed so."""
+
     actor: str = A_PERSON
+    """The person who makes the change."""
 
     @property
     def verb(self) -> str:
@@ -77,6 +51,7 @@ class _Change(
         return msgspec.json.encode(given, enc_hook=str.__str__).decode() if given else None
 
     def concerns(self, task: TaskRecord) -> bool:
+        """Return whether the task would differ afterwards."""
         return True
 
 
@@ -214,14 +189,14 @@ MOST_KEYS = 10_000
 MOST_KEY_BYTES = 500_000
 """Bytes of these keys together."""
 
-AnyChange = Retry | Resume | Reschedule | NewValues | Cancel | Fail
-"""Every kind of change of tasks."""
+Change = Retry | Resume | Reschedule | NewValues | Cancel | Fail
+"""A change that a person makes to one task or to many."""
 
-StoredChange = AnyChange | KeyChange
+StoredChange = Change | KeyChange
 """Every change that a bulk action stores, as JSON."""
 
 
-def as_text(change: Change | KeyChange) -> str:
+def as_text(change: StoredChange) -> str:
     """Return the change as JSON."""
     return msgspec.json.encode(change).decode()
 
@@ -313,7 +288,7 @@ def check_key_change(change: KeyChange) -> None:
 
 def check_change(change: Change) -> None:
     """Raise InvalidTask for a change that is none, or for new values that no task can have."""
-    if not isinstance(change, AnyChange):
+    if not isinstance(change, Change):
         raise InvalidTask(
             f"change {values.brief(change)}: use a change such as Retry() or Cancel()"
         )

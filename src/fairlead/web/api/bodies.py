@@ -13,8 +13,8 @@ from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, State
 from fairlead.operate.batches import MOST_CHANGED
 from fairlead.operate.changes import (
     MOST_KEYS,
-    AnyChange,
     Cancel,
+    Change,
     Fail,
     NewValues,
     Reschedule,
@@ -125,7 +125,7 @@ def matching_body(verb: str) -> type[Body]:
     )
 
 
-def change_of(verb: str, body: Any, actor: str) -> AnyChange:
+def change_of(verb: str, body: Any, actor: str) -> Change:
     """Return the change that a body asks for. Raise InvalidTask for an instant that no task can
     have."""
     match verb:
