@@ -3,12 +3,16 @@ nothing, for tests that care only about their submits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
 
 from fairlead import App
 from fairlead.model import NewTask, Trigger
+from fairlead.operate.changes import Change
+from fairlead.operate.store.actions import BulkAction
+from fairlead.operate.tasks import Management
 from fairlead.testing.contract.tasks import make
 
 [_TASK] = make(queue="q", name="work", payload=b"{}", submitted_at=0)
@@ -45,3 +49,18 @@ def idle(app: App, name: str, **options: Any) -> Any:
     async def nothing(n: int = 0) -> None: ...
 
     return app.task(name=name, **options)(nothing)
+
+
+def changed_all(
+    management: Management,
+    change: Change,
+    *,
+    limit: int | None = None,
+    tenants: Collection[str] | None = None,
+    on_batch: Callable[[BulkAction], None] | None = None,
+    **filters: Any,
+) -> BulkAction:
+    """Perform a bulk action in this process; return it as it was left."""
+    where, actions = management.where(**filters), management.actions
+    asked = actions.ask(change, where, limit=limit, tenants=tenants, is_here=True)
+    return actions.perform(asked, on_batch=on_batch)

@@ -20,7 +20,7 @@ from fairlead.errors import FairleadError
 from fairlead.model import State, TaskKey
 from fairlead.operate.actions import ActionManagement
 from fairlead.operate.audit import AuditManagement
-from fairlead.operate.changes import Cancel, SetWeights
+from fairlead.operate.changes import Cancel
 from fairlead.operate.doctor import explanation
 from fairlead.operate.filters import TaskFilters
 from fairlead.operate.limits import limits_of_queue
@@ -71,7 +71,7 @@ NOT_CALLED = {
     "TaskHandle": "made by a submit",
     "Management": "made by App.management",
     "ActionManagement": "made by Management.actions",
-    "ActionManagement.perform": "takes what `start` and `resume` return",
+    "ActionManagement.perform": "takes what `ask` and `resume` return",
     "AuditManagement": "made by Management.audit",
     "PeriodicManagement": "made by Management.periodic",
     "OrderedManagement": "made by Management.ordered",
@@ -302,18 +302,8 @@ CALLS: dict[str, Call] = {
             lambda shop, name=name: getattr(shop.app.management.actions, name),
             lambda shop: {"change": Cancel(), "where": shop.app.management.where()},
         )
-        for name in ("preview", "ask", "start")
+        for name in ("preview", "ask")
     },
-    **{
-        f"ActionManagement.{name}": Call(
-            lambda shop, name=name: getattr(shop.app.management.actions, name),
-            lambda _: {"change": SetWeights(queue="default", keys=("acme",), weight=2.0)},
-        )
-        for name in ("ask_for_keys", "start_for_keys")
-    },
-    "Management.bulk": Call(
-        lambda shop: shop.app.management.bulk, lambda _: {"change": Cancel(), "limit": 2}
-    ),
     **{
         f"Management.{name}": Call(
             lambda shop, name=name: getattr(shop.app.management, name),
@@ -430,7 +420,7 @@ _MORE = {
     ("Task.options", "changes"): [*TaskOptions.__annotations__],
     **{
         (f"Management.{name}", "filters"): [*TaskFilters.__annotations__]
-        for name in ("find", "page", "count", "bulk", "where")
+        for name in ("find", "page", "count", "where")
     },
     **{
         (f"Task.{name}", "kwargs"): ["amount", "more"]

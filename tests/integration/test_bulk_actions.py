@@ -20,7 +20,7 @@ from fairlead.operate.store.actions import ActionDraft, ActionState, ActionStore
 from fairlead.operate.store.audit import AuditEntry, AuditLog
 from fairlead.operate.store.policies import SwitchMode
 from fairlead.testing import drain, running, settled
-from tests.builders import idle
+from tests.builders import changed_all, idle
 
 pytestmark = pytest.mark.virtual_time
 
@@ -68,7 +68,7 @@ async def test_a_bulk_action_is_a_row_with_its_filter_person_and_counts(shop) ->
     bad.options(fairness_key="acme").submit(n=1)
     await drain(app)
     actions, seen = app.management.actions, []
-    action = actions.start(Fail(actor="Ada"), app.management.where(fairness_key="acme"))
+    action = actions.ask(Fail(actor="Ada"), app.management.where(fairness_key="acme"), is_here=True)
     assert action.state == ActionState.RUNNING
     done = actions.perform(action, on_batch=lambda now: seen.append((now.looked, now.state)))
     assert seen == [(500, ActionState.RUNNING), (701, ActionState.DONE)]
@@ -84,7 +84,7 @@ async def test_an_action_is_interrupted_after_its_batch_and_resumed_where_it_sto
     app, pay, bad = shop
     submit(pay, 1200)
     actions = app.management.actions
-    action = actions.start(Cancel(), app.management.where())
+    action = actions.ask(Cancel(), app.management.where(), is_here=True)
 
     def interrupt(now: BulkAction) -> None:
         if now.state == ActionState.RUNNING:
@@ -120,7 +120,7 @@ async def test_ctrl_c_leaves_an_interrupted_action_and_an_error_a_failed_one(sho
 
         return on_batch
 
-    action = actions.start(Cancel(), app.management.where())
+    action = actions.ask(Cancel(), app.management.where(), is_here=True)
     with pytest.raises(KeyboardInterrupt):
         actions.perform(action, on_batch=raising(KeyboardInterrupt()))
     assert actions.show(action.id).state == ActionState.INTERRUPTED
@@ -152,12 +152,12 @@ async def test_a_worker_performs_an_action_that_waits_and_one_whose_claim_expire
         pass
     done = actions.show(asked.id)
     assert (done.state, done.changed, done.looked) == (ActionState.DONE, 1200, 1200)
-    held = actions.start(Resume(), app.management.where(fairness_key="other"))
+    held = actions.ask(Resume(), app.management.where(fairness_key="other"), is_here=True)
     assert await pollers.perform_actions(context) is None
     assert actions.show(held.id).looked == 0
     with monkeypatch.context() as at_start:
         at_start.setattr(batches, "CLAIM_SECONDS", -1.0)
-        expired = actions.start(Resume(), app.management.where(fairness_key="other"))
+        expired = actions.ask(Resume(), app.management.where(fairness_key="other"), is_here=True)
     while await pollers.perform_actions(context) is not None:
         pass
     assert actions.show(expired.id).changed == 3
@@ -188,7 +188,7 @@ def _draft(action: BulkAction) -> ActionDraft:
 async def test_old_actions_and_entries_are_deleted_with_the_history(shop) -> None:
     app, pay, bad = shop
     submit(pay, 3)
-    app.management.bulk(Cancel())
+    changed_all(app.management, Cancel())
     open_ = app.management.actions.ask(Cancel(), app.management.where())
     app.management.actions.interrupt(open_.id)
     await pollers.perform_actions(context_of(app, keep_history=3600))
@@ -202,12 +202,14 @@ async def test_a_tenants_viewer_changes_and_sees_tasks_of_its_own_keys_only(shop
     app, pay, bad = shop
     mine, others = submit(pay, 600, "acme/mail"), submit(pay, 600, "acme2")
     management, tenants = app.management, frozenset({"acme"})
-    tried = management.bulk(Cancel(), tenants=tenants, limit=550, dry_run=True)
+    tried = management.actions.preview(
+        Cancel(), management.where(), tenants=tenants, limit=550, counted=None
+    )
     assert (tried.changed, tried.refused) == (550, 0)
-    result = management.bulk(Cancel(), tenants=tenants, limit=550)
+    result = changed_all(management, Cancel(), tenants=tenants, limit=550)
     assert (result.changed, result.refused) == (550, 0)
-    assert management.bulk(Cancel(), tenants=frozenset()).changed == 0
-    assert management.bulk(Cancel(), tenants=tenants).changed == 50
+    assert changed_all(management, Cancel(), tenants=frozenset()).changed == 0
+    assert changed_all(management, Cancel(), tenants=tenants).changed == 50
     assert {task.id for task in management.find(limit=2000)} == set(others)
     with pytest.raises(UnknownTask):
         management.apply(Cancel(), others[0], tenants=tenants)
@@ -216,14 +218,14 @@ async def test_a_tenants_viewer_changes_and_sees_tasks_of_its_own_keys_only(shop
     assert isinstance(outcomes[mine[0]], NotAllowed)
     stolen = NewValues(fairness_key="acme2/x")
     for act in (
-        lambda: management.bulk(stolen, tenants=tenants),
+        lambda: changed_all(management, stolen, tenants=tenants),
         lambda: management.apply(stolen, mine[0], tenants=tenants),
         lambda: management.actions.ask(stolen, management.where(), tenants=tenants),
         lambda: management.actions.preview(stolen, management.where(), tenants=tenants),
     ):
         with pytest.raises(NotAllowed, match="keys of acme only"):
             act()
-    everybodys = management.actions.start(Cancel(), management.where())
+    everybodys = management.actions.ask(Cancel(), management.where(), is_here=True)
     assert everybodys.id not in {a.id for a in management.actions.list(tenants=tenants)}
     for act in (
         lambda: management.actions.show(everybodys.id, tenants=tenants),
@@ -239,7 +241,7 @@ async def test_a_task_that_moves_to_another_tenant_meanwhile_is_not_changed(shop
     app, pay, bad = shop
     submit(pay, 501)
     actions, tenants = app.management.actions, frozenset({"acme"})
-    action = actions.start(Cancel(), app.management.where(), tenants=tenants)
+    action = actions.ask(Cancel(), app.management.where(), tenants=tenants, is_here=True)
     last = max(task.id for task in app.management.find(limit=1000))
 
     def move(now: BulkAction) -> None:
@@ -374,7 +376,7 @@ async def test_every_filter_is_stored_and_none_reaches_tasks_that_come_later(sho
         submitted_before=datetime.now(UTC) + LATER,
         id="0",
     )
-    action = management.actions.start(Cancel(), where, tenants={"acme", "other"})
+    action = management.actions.ask(Cancel(), where, tenants={"acme", "other"}, is_here=True)
     stored = management.actions.show(action.id).where
     assert stored.tenants == ("acme",) and stored.argument == where.argument
     assert stored.submitted_from == where.submitted_from and stored.id_prefix == "0"

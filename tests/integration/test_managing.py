@@ -11,9 +11,10 @@ import pytest
 from fairlead import App, Fixed, NoRetry, State
 from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
 from fairlead.operate.changes import Cancel, Fail, NewValues, Resume
-from fairlead.operate.tasks import BulkResult
+from fairlead.operate.store.actions import BulkAction
 from fairlead.testing import drain, running, settled
 from fairlead.testing.contract.tasks import FACTS
+from tests.builders import changed_all
 
 pytestmark = pytest.mark.virtual_time
 
@@ -92,7 +93,8 @@ async def test_tasks_that_have_not_started_can_be_given_another_priority_or_key(
     change(handles[3].id, priority=1, version=1)
     change(handles[3].id, priority=1, version=2)  # changes nothing
     assert handles[3].record().version == 2
-    result = app.management.bulk(
+    result = changed_all(
+        app.management,
         NewValues(priority=9, fairness_key="bulk"),
         fairness_key="acme",
         limit=2,
@@ -217,10 +219,10 @@ async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
     )
     assert management.find(older_than=timedelta(hours=1)) == []
     with pytest.raises(InvalidTask, match="state DONE: finished tasks cannot be cancelled"):
-        management.bulk(Cancel(), state=State.DONE)
+        changed_all(management, Cancel(), state=State.DONE)
     with pytest.raises(InvalidTask, match="state 'BROKEN' is unknown"):
         management.find(state="BROKEN")
-    result = management.bulk(Fail(), fairness_key="acme", limit=4)
+    result = changed_all(management, Fail(), fairness_key="acme", limit=4)
     assert (result.changed, result.refused) == (4, 0)
     assert len(management.find(state="ERROR")) == 4
 
@@ -271,22 +273,24 @@ async def test_a_bulk_change_reaches_all_that_match_and_none_that_come_later(sho
     pay.options(run_at=later, fairness_key="other").submit(n=1)
     management, sums = app.management, []
 
-    def on_batch(result: BulkResult) -> None:
+    def on_batch(result: BulkAction) -> None:
         sums.append(result.changed)
         pay.options(run_at=later, fairness_key="acme").submit(n=-1)
 
-    tried = management.bulk(Cancel(), fairness_key="acme", dry_run=True)
+    tried = management.actions.preview(
+        Cancel(), management.where(fairness_key="acme"), counted=None
+    )
     assert (tried.changed, tried.refused) == (1203, 0)
     assert len(management.find(fairness_key="acme", limit=2000)) == 1203
     await asyncio.sleep(1)
-    result = management.bulk(
-        Cancel(), fairness_key="acme", older_than=timedelta(0), on_batch=on_batch
+    result = changed_all(
+        management, Cancel(), fairness_key="acme", older_than=timedelta(0), on_batch=on_batch
     )
     assert (result.changed, result.refused) == (1203, 0)
     assert sums == [500, 1000, 1203]
     assert len(management.find(fairness_key="acme", limit=2000)) == 3
     assert len(management.find(fairness_key="other")) == 1
-    refused = management.bulk(Fail())
+    refused = changed_all(management, Fail())
     assert (refused.changed, refused.refused) == (0, 4)
 
 
@@ -295,7 +299,7 @@ async def test_resuming_many_counts_the_tries_of_those_in_error_from_zero(shop) 
     failing = bad.submit(n=1)
     await drain(app)
     waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=2)
-    assert app.management.bulk(Resume()).changed == 2
+    assert changed_all(app.management, Resume()).changed == 2
     assert {handle.state() for handle in (failing, waiting)} == {State.SUBMITTED}
     assert failing.record().tries == 0
     await drain(app)

@@ -29,7 +29,7 @@ from fairlead.operate.changes import Cancel, Fail
 from fairlead.testing import drain, running, settled
 from fairlead.testing.clock import TravelClock
 from tests.attempts import SOON, reaches
-from tests.builders import idle
+from tests.builders import changed_all, idle
 from tests.waiting import until
 
 pytestmark = pytest.mark.virtual_time
@@ -55,7 +55,7 @@ async def test_a_unique_key_is_taken_until_its_task_ends_and_its_window_passes(
         if end == "failed":  # a person may retry a task in ERROR, so it keeps its key
             assert not any(handle.is_new for handle in submitted())
         if end != "done":
-            app.management.bulk(Cancel() if end == "cancelled" else Fail(), name="sync")
+            changed_all(app.management, Cancel() if end == "cancelled" else Fail(), name="sync")
 
     app.clock = clock = TravelClock()
     for options in ({}, {}, {"unique_for": timedelta(days=1)}, {"unique_for": timedelta(days=1)}):

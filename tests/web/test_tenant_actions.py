@@ -128,7 +128,7 @@ async def test_who_may_set_weights_sets_no_limits(app: App) -> None:
     for path in ("confirm", "change"):
         response = await browser.post(f"/tenants/{path}/limit", tenant="acme", of_queue="mail")
         assert response.status_code == 403
-    asked = app.management.actions.ask_for_keys(SetLimits(queue="mail", keys=("a",), limit=1))
+    asked = app.management.actions.ask(SetLimits(queue="mail", keys=("a",), limit=1))
     assert (await browser.post("/actions/interrupt", id=asked.id)).status_code == 403
     reader = (await may(app, ()).get("/tenants")).text
     assert 'name="tenant"' not in reader and "that match" not in reader
@@ -137,7 +137,7 @@ async def test_who_may_set_weights_sets_no_limits(app: App) -> None:
 async def test_many_tenants_are_changed_in_batches_and_an_interrupt_holds(app: App) -> None:
     keys = tuple(f"tenant-{number}" for number in range(1200))
     actions = app.management.actions
-    action = actions.start_for_keys(SetWeights(queue="mail", keys=keys, weight=2.0, actor="ada"))
+    action = actions.ask(SetWeights(queue="mail", keys=keys, weight=2.0, actor="ada"), is_here=True)
 
     def interrupt(now: BulkAction) -> None:
         if now.state == ActionState.RUNNING:
@@ -152,7 +152,7 @@ async def test_many_tenants_are_changed_in_batches_and_an_interrupt_holds(app: A
 
 
 def test_too_many_keys_and_wrong_ones_are_refused(app: App) -> None:
-    ask = app.management.actions.ask_for_keys
+    ask = app.management.actions.ask
     for keys in ((), ("a", "a"), ("\ud800",), tuple(map(str, range(MOST_KEYS + 1)))):
         with pytest.raises(InvalidTask):
             ask(SetLimits(queue="mail", keys=keys, limit=1))

@@ -176,7 +176,7 @@ def weight(
                 queue=queue, keys=names, weight=value, actor=actor_of(options.actor)
             )
             management = app.management
-            _end(management, management.actions.start_for_keys(change), options.json)
+            _end(management, management.actions.ask(change, is_here=True), options.json)
 
 
 @actions.command("limit")
@@ -202,7 +202,7 @@ def limit(
         if names is not None:
             change = SetLimits(queue=queue, keys=names, limit=value, actor=actor_of(options.actor))
             management = app.management
-            _end(management, management.actions.start_for_keys(change), options.json)
+            _end(management, management.actions.ask(change, is_here=True), options.json)
 
 
 @actions.command("interrupt")

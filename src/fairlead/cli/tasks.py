@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 
 from fairlead.app import App
 from fairlead.cli.actions import hint, perform
@@ -43,7 +42,7 @@ from fairlead.operate.changes import (
     check_state,
 )
 from fairlead.operate.store.actions import ActionState
-from fairlead.operate.tasks import BulkResult, Management
+from fairlead.operate.tasks import Management
 
 ASKED_FROM = 100
 """Greatest number of tasks that a command changes without asking."""
@@ -100,7 +99,7 @@ class _Filters(CommandOptions, frozen=True, kw_only=True):
     error: ErrorText = None
 
     def query(self) -> dict[str, Any]:
-        """Return the arguments of `Management.find` and `bulk`. Raise InvalidTask."""
+        """Return the arguments of `Management.find`. Raise InvalidTask."""
         given = msgspec.structs.asdict(self) | {"older_than": duration(self.older_than)}
         return {"id" if what == "id_prefix" else what: value for what, value in given.items()}
 
@@ -137,7 +136,7 @@ class ErrorFilters(_Filters, frozen=True, kw_only=True):
     limit: Most = None
 
     def query(self) -> dict[str, Any]:
-        """Return the arguments of `Management.bulk`. Raise InvalidTask."""
+        """Return the arguments of `Management.find`. Raise InvalidTask."""
         return super().query() | {"state": State.ERROR}
 
 
@@ -371,34 +370,28 @@ def _change_named(
 def _change_all(
     change: Change, management: Management, query: dict[str, Any], options: ChangeOptions
 ) -> _Done:
-    if not (options.yes or options.dry_run):
-        _ask(change, management, query)
+    where = management.where(**{what: value for what, value in query.items() if what != "limit"})
+    limit, actions = query["limit"], management.actions
     if options.dry_run:
-        result, is_interrupted = _count(change, management, query), False
-    else:
-        where = {name: value for name, value in query.items() if name != "limit"}
-        action = management.actions.start(change, management.where(**where), limit=query["limit"])
-        action = perform(management, action, options.json)
-        result = BulkResult(action.changed, action.refused, action.id)
-        is_interrupted = action.state == ActionState.INTERRUPTED
-    refused = [f"{result.refused:,} tasks: their state does not allow it, or they had changed"]
+        found = actions.preview(change, where, limit=limit, counted=None, first=0)
+        return _Done(changed=found.changed, refused=_refused(found.refused), dry_run=True)
+    if not options.yes:
+        _ask(change, management, query)
+    action = perform(
+        management, actions.ask(change, where, limit=limit, is_here=True), options.json
+    )
     return _Done(
-        changed=result.changed,
-        refused=refused if result.refused else [],
-        is_interrupted=is_interrupted,
-        dry_run=options.dry_run,
-        action=result.action,
+        changed=action.changed,
+        refused=_refused(action.refused),
+        is_interrupted=action.state == ActionState.INTERRUPTED,
+        action=action.id,
     )
 
 
-def _count(change: Change, management: Management, query: dict[str, Any]) -> BulkResult:
-    """Count the tasks that the change would concern."""
-    with Console(stderr=True).status("") as shown:
-
-        def on_batch(sums: BulkResult) -> None:
-            shown.update(f"{change.done}: {sums.changed:,}")
-
-        return management.bulk(change, **query, dry_run=True, on_batch=on_batch)
+def _refused(number: int) -> list[str]:
+    if not number:
+        return []
+    return [f"{number:,} tasks: their state does not allow it, or they had changed"]
 
 
 def _ask(change: Change, management: Management, query: dict[str, Any]) -> None:

@@ -21,7 +21,14 @@ from fairlead.errors import (
 from fairlead.model import TaskRecord
 from fairlead.operate import batches
 from fairlead.operate.audit import Recorder, checked_actor
-from fairlead.operate.changes import A_PERSON, Change, KeyChange, change_of, from_text
+from fairlead.operate.changes import (
+    A_PERSON,
+    Change,
+    KeyChange,
+    StoredChange,
+    change_of,
+    from_text,
+)
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
 from fairlead.operate.store.actions import (
@@ -99,21 +106,25 @@ class ActionManagement:
         *,
         limit: int | None = None,
         tenants: Collection[str] | None = None,
-        counted: int = MOST_COUNTED,
+        counted: int | None = MOST_COUNTED,
         first: int = 5,
         with_any_values: bool = False,
     ) -> Preview:
-        """Return how many tasks the action would change now, counted up to `counted`, and the first
-        ones. Look at 10,000 tasks at most. `with_any_values`: the new values are not chosen yet, so
-        that tasks which have those of `change` count too. Raise InvalidTask for an action that
-        cannot be made."""
-        values.whole("counted", counted, 0, MOST_PREVIEWED, InvalidTask)
+        """Return how many tasks the action would change now, and the first ones. Count up to
+        `counted`, and look at 10,000 tasks at most; with None, look at all. `with_any_values`: the
+        new values are not chosen yet, so that tasks which have those of `change` count too. Raise
+        InvalidTask for an action that cannot be made."""
+        if counted is not None:
+            values.whole("counted", counted, 0, MOST_PREVIEWED, InvalidTask)
         values.whole("first", first, 0, MOST_COUNTED, InvalidTask)
-        action = batches.unstored(self._draft(change, where, limit, tenants))
+        draft = batches.draft_of(change, where, limit, tenants, self._context.clock.now())
+        action = batches.unstored(draft)
         read = 0
         shown: list[TaskRecord] = []
         is_last = False
-        while not is_last and action.changed <= counted and read < MOST_PREVIEWED:
+        while not is_last and (
+            counted is None or (action.changed <= counted and read < MOST_PREVIEWED)
+        ):
             found: list[TaskRecord] = self._database.read_now(
                 self._store.tasks(batches.rest_of(action), batches.page_size(action))
             )
@@ -123,47 +134,34 @@ class ActionManagement:
             shown += page.fit[: first - len(shown)]
             read, is_last = read + len(found), page.is_last
             action = batches.advanced(action, page, len(page.fit))
-        is_more = not is_last or action.changed > counted
-        return Preview(min(action.changed, counted), is_more, action.refused, shown)
+        changed = action.changed if counted is None else min(action.changed, counted)
+        is_more = not is_last or action.changed > changed
+        return Preview(changed, is_more, action.refused, shown)
 
     # changing -------------------------------------------------------------------------------------
 
     def ask(
         self,
-        change: Change,
-        where: TaskFilter,
+        change: StoredChange,
+        where: TaskFilter | None = None,
         *,
         limit: int | None = None,
         tenants: Collection[str] | None = None,
+        is_here: bool = False,
     ) -> BulkAction:
-        """Store an action for a worker to perform. Only tasks submitted before now are meant, and
-        the first `limit` of them, oldest first. The change names the person. Raise InvalidTask for
-        a change or filter that is wrong, NotAllowed for a fairness key of another tenant."""
-        draft = self._draft(change, where, limit, tenants)
-        return self._database.run(self._added(draft, None))
-
-    def start(
-        self,
-        change: Change,
-        where: TaskFilter,
-        *,
-        limit: int | None = None,
-        tenants: Collection[str] | None = None,
-    ) -> BulkAction:
-        """Store an action and claim it for this process, which calls `perform` next. Raise errors
-        as `ask` does."""
-        draft = self._draft(change, where, limit, tenants)
-        return self._database.run(self._added(draft, _performer()))
-
-    def ask_for_keys(self, change: KeyChange) -> BulkAction:
-        """Store a change of the weight or limit of keys for a worker to make, in batches. Raise
-        InvalidTask for a wrong change, UnknownQueue."""
-        return self._database.run(self._added(self._key_draft(change), None))
-
-    def start_for_keys(self, change: KeyChange) -> BulkAction:
-        """Store a change of keys and claim it for this process, which calls `perform` next. Raise
-        errors as `ask_for_keys` does."""
-        return self._database.run(self._added(self._key_draft(change), _performer()))
+        """Store an action for a worker to perform, or with `is_here` for this process, which calls
+        `perform` next. The change names the person, and a change of keys names the keys; another
+        one is of the tasks that match `where` and were submitted before now, or of the first
+        `limit` of them, oldest first. Raise InvalidTask for a wrong change or filter, NotAllowed
+        for a fairness key of another tenant, UnknownQueue."""
+        now = self._context.clock.now()
+        if isinstance(change, KeyChange):
+            draft = batches.key_draft_of(change, now)
+            if change.queue not in self._database.read_now(self._store.queue_settings()):
+                raise UnknownQueue(f"no queue named {change.queue!r} is known to any node")
+        else:
+            draft = batches.draft_of(change, where, limit, tenants, now)
+        return self._database.run(self._added(draft, _performer() if is_here else None))
 
     def perform(
         self,
@@ -172,7 +170,7 @@ class ActionManagement:
         on_batch: Callable[[BulkAction], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> BulkAction:
-        """Perform an action that `start` or `resume` returned; return it when it is done, a person
+        """Perform an action that `ask` or `resume` returned; return it when it is done, a person
         has interrupted it, or `should_stop` returns True: a worker then goes on. `on_batch` gets
         the action after each batch of at most 500 tasks.
 
@@ -245,21 +243,6 @@ class ActionManagement:
         return self._database.run(self._resumed(id, actor, take_over, is_here, tenants))
 
     # how ------------------------------------------------------------------------------------------
-
-    def _draft(
-        self,
-        change: Change,
-        where: TaskFilter,
-        limit: int | None,
-        tenants: Collection[str] | None,
-    ) -> ActionDraft:
-        return batches.draft_of(change, where, limit, tenants, self._context.clock.now())
-
-    def _key_draft(self, change: KeyChange) -> ActionDraft:
-        draft = batches.key_draft_of(change, self._context.clock.now())
-        if change.queue not in self._database.read_now(self._store.queue_settings()):
-            raise UnknownQueue(f"no queue named {change.queue!r} is known to any node")
-        return draft
 
     def _added(self, draft: ActionDraft, performer: str | None) -> Steps[BulkAction]:
         action = yield from self._actions.add(draft)

@@ -65,7 +65,7 @@ class Judged(NamedTuple):
 
 def draft_of(
     change: Change,
-    where: TaskFilter,
+    where: TaskFilter | None,
     limit: int | None,
     tenants: Collection[str] | None,
     now: int,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Unpack
 from uuid import UUID
-
-import msgspec
 
 from fairlead.core import values
 from fairlead.core.payload import unpack
@@ -36,13 +34,7 @@ from fairlead.operate.actions import ActionManagement
 from fairlead.operate.audit import AuditManagement, Recorder
 from fairlead.operate.batches import (
     MOST_CHANGED,
-    advanced,
     check_scope,
-    draft_of,
-    judge,
-    page_size,
-    rest_of,
-    unstored,
 )
 from fairlead.operate.changes import (
     A_PERSON,
@@ -68,7 +60,6 @@ from fairlead.operate.filters import (
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
 from fairlead.operate.queues import counted_queues
-from fairlead.operate.store.actions import ActionState, BulkAction
 from fairlead.operate.store.audit import AuditDraft, AuditOutcome
 from fairlead.ports.cluster_state import NodeRecord
 from fairlead.ports.notification import Notification
@@ -80,18 +71,6 @@ MOST_SEARCHED = 100_000
 """Number of attempts in which `find` looks for finished tasks."""
 MOST_LISTED = 1000
 """Greatest number of tasks of a page, and up to which tasks are counted."""
-
-
-class BulkResult(msgspec.Struct, frozen=True):
-    """Result of a bulk change: the number of tasks changed, and of tasks not changed, because their
-    version changed or their state does not allow it."""
-
-    changed: int = 0
-    refused: int = 0
-    action: int | None = None
-    """Id of the bulk action; None with `dry_run`, which stores nothing."""
-    is_interrupted: bool = False
-    """Whether a person has interrupted the action."""
 
 
 class Management:
@@ -410,49 +389,10 @@ class Management:
                 outcomes[task_id] = error
         return outcomes
 
-    def bulk(
-        self,
-        change: Change,
-        *,
-        limit: int | None = None,
-        dry_run: bool = False,
-        on_batch: Callable[[BulkResult], None] | None = None,
-        tenants: Collection[str] | None = None,
-        **filters: Unpack[TaskFilters],
-    ) -> BulkResult:
-        """Apply a change, such as `Retry()` or `Cancel()`, to all tasks that match and were
-        submitted before now, or to the first `limit` of them, oldest first.
-
-        Each batch of at most 500 tasks is one transaction with the row of a bulk action, which
-        `actions` shows, interrupts and resumes. `on_batch` is given the sums after each batch.
-        `tenants` limits the change to tasks of these tenants. With `dry_run`, nothing is changed.
-        Raise InvalidTask for a filter that is wrong, or the state of finished tasks; NotAllowed for
-        a fairness key of another tenant, and if another process has taken the action over.
-        """
-        check_change(change)
-        if not (on_batch is None or callable(on_batch)):
-            raise InvalidTask(f"on_batch {values.brief(on_batch)}: use a function of a BulkResult")
-        where = self._filter(tenants, filters)
-        if not dry_run:
-            action = self.actions.start(change, where, limit=limit, tenants=tenants)
-            return self._perform(action, on_batch)
-        now = self._context.clock.now()
-        action = unstored(draft_of(change, where, limit, tenants, now))
-        is_last = False
-        while not is_last:
-            found: list[TaskRecord] = self._database.read_now(
-                self._store.tasks(rest_of(action), page_size(action))
-            )
-            page = judge(action, change, found)
-            action, is_last = advanced(action, page, len(page.fit)), page.is_last
-            if on_batch is not None:
-                on_batch(_sums(action))
-        return _sums(action)
-
     def where(
         self, *, tenants: Collection[str] | None = None, **filters: Unpack[TaskFilters]
     ) -> TaskFilter:
-        """Return the filter that `find` and `bulk` use for these arguments. Raise InvalidTask."""
+        """Return the filter of `find`, for a bulk action. Raise InvalidTask."""
         return self._filter(tenants, filters)
 
     def pause(self, queue: str, *, actor: str = A_PERSON) -> None:
@@ -549,16 +489,6 @@ class Management:
             )
         self._announce_control()
 
-    def _perform(
-        self, action: BulkAction, on_batch: Callable[[BulkResult], None] | None = None
-    ) -> BulkResult:
-        """Perform a bulk action that this process has claimed; return its sums. Raise errors as
-        `ActionManagement.perform` does."""
-        done = self.actions.perform(
-            action, on_batch=None if on_batch is None else lambda now: on_batch(_sums(now))
-        )
-        return _sums(done)
-
     def _change(self, change: Change, tasks: Sequence[TaskRecord]) -> set[str]:
         """Change the tasks that are still at their versions, in one transaction; return their
         ids."""
@@ -609,15 +539,6 @@ class Management:
         self, scope: Collection[str] | None, filters: TaskFilters, after: str | None = None
     ) -> TaskFilter:
         return task_filter(filters, scope, self._context.clock.now(), after)
-
-
-def _sums(action: BulkAction) -> BulkResult:
-    return BulkResult(
-        changed=action.changed,
-        refused=action.refused,
-        action=action.id or None,
-        is_interrupted=action.state == ActionState.INTERRUPTED,
-    )
 
 
 def _name(queue: object) -> str:

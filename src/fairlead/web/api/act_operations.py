@@ -215,13 +215,13 @@ def _tenants(page: Page, body: bodies.ChosenTenants) -> MatchingTenants:
 def _set_weights(page: Page, body: bodies.NewWeights) -> documents.BulkAction:
     names = tuple(_tenants(page, body).names)
     change = SetWeights(queue=body.queue, keys=names, weight=body.weight, actor=page.access.name)
-    return bulk_action(page.management.actions.ask_for_keys(change))
+    return bulk_action(page.management.actions.ask(change))
 
 
 def _set_limits(page: Page, body: bodies.NewLimits) -> documents.BulkAction:
     names = tuple(_tenants(page, body).names)
     change = SetLimits(queue=body.queue, keys=names, limit=body.limit, actor=page.access.name)
-    return bulk_action(page.management.actions.ask_for_keys(change))
+    return bulk_action(page.management.actions.ask(change))
 
 
 def _preview_tenants(page: Page, body: bodies.ChosenTenants) -> documents.TenantPreview:

@@ -64,7 +64,7 @@ def _change(verb: str) -> Handler:
     def change(page: Page) -> Response:
         """Let a worker make the change."""
         names = tuple(_chosen(page).names)
-        asked = page.management.actions.ask_for_keys(_change_of(verb, page, names))
+        asked = page.management.actions.ask(_change_of(verb, page, names))
         return page.done("A worker makes the change in batches.", "action", id=asked.id)
 
     return change
