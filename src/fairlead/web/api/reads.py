@@ -183,13 +183,14 @@ class Reads:
         """Return the number of tasks that match, counted up to 1,000."""
         return self._management.count(tenants=self._tenants, **filters)
 
-    def task(self, id: str) -> documents.TaskDetail:
-        """Return a task by its id or the beginning of it. Raise UnknownTask."""
+    def task(self, id: str, *, indent: int | None = None) -> documents.TaskDetail:
+        """Return a task by its id or the beginning of it, its arguments with this indent. Raise
+        UnknownTask."""
         task = self._management.named(id, tenants=self._tenants)
         attempts = self._management.attempts(task.id, tenants=self._tenants)
         notes = self._management.notes(task.id, tenants=self._tenants)
         logs, more_logs = shown_logs(notes)
-        arguments, hidden = self._arguments(task)
+        arguments, hidden = self._arguments(task, indent)
         return documents.TaskDetail(
             task=task,
             reasons=self._explained(task.id).reasons,
@@ -358,7 +359,7 @@ class Reads:
         found = self._wait(OrderedManagement(self._context).status(name))
         return documents.OrderedQueue(queue=name, partitions=found)
 
-    def _arguments(self, task: TaskRecord) -> tuple[str | None, str | None]:
+    def _arguments(self, task: TaskRecord, indent: int | None) -> tuple[str | None, str | None]:
         """Return the arguments as JSON, or None and why they are not shown."""
         show = self._show_arguments
         if show is None:
@@ -379,7 +380,7 @@ class Reads:
             return None, "arguments of too many levels are not shown"
         shown = show(task.name, arguments)
         try:
-            return json.dumps(shown, ensure_ascii=False, default=repr), None
+            return json.dumps(shown, indent=indent, ensure_ascii=False, default=repr), None
         except RecursionError:
             return None, "arguments of too many levels are not shown"
 

@@ -3,26 +3,14 @@ may do with it."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import msgspec
 from starlette.responses import Response
 
 from fairlead.clock import MICROS
-from fairlead.errors import InvalidTask
 from fairlead.model import FINAL_STATES, AttemptRecord, State, TaskRecord
-from fairlead.operate.doctor.explain import explanation
+from fairlead.web.api.read_operations import reads_of
 from fairlead.web.page import Page
 from fairlead.web.routing import ScreenRoute, screen
-from fairlead.web.run_logs import latest_progress, shown_logs
-from fairlead.web.traces import trace_address
-
-_MOST_ATTEMPTS = 200
-"""Attempts that the screen shows, the latest ones."""
-_MOST_ARGUMENT_BYTES = 100_000
-"""Bytes of arguments that the screen shows."""
-_TOO_DEEP = "not shown: too many levels"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -40,25 +28,13 @@ def routes() -> list[ScreenRoute]:
 
 def show_task(page: Page) -> Response:
     """Show one task, by its id or the beginning of it."""
-    scope, management = page.access.tenants, page.management
-    task = management.named(page.query.required("id", 100), tenants=scope)
-    attempts = management.attempts(task.id, tenants=scope)
-    notes = management.notes(task.id, tenants=scope)
-    logs, more_logs = shown_logs(notes)
-    found = page.wait(explanation(page.context, task.id, tenants=scope))
+    found = reads_of(page).task(page.query.required("id", 100), indent=2)
     return page.render(
         "task.html",
-        task=task,
-        reasons=found.reasons,
-        attempts=attempts[-_MOST_ATTEMPTS:][::-1],
-        hidden=max(len(attempts) - _MOST_ATTEMPTS, 0),
-        logs=logs[::-1],
-        more_logs=more_logs,
-        progress=latest_progress(notes),
-        steps=_steps(task, attempts[-_MOST_ATTEMPTS:]),
-        arguments=_arguments(page, task),
-        trace=trace_address(page.parts.settings.trace_url, task.context),
-        verbs=_verbs(task),
+        found=found,
+        task=found.task,
+        steps=_steps(found.task, found.attempts),
+        verbs=_verbs(found.task),
         now=page.context.clock.now(),
         micros=MICROS,
     )
@@ -92,26 +68,3 @@ def _steps(task: TaskRecord, attempts: list[AttemptRecord]) -> list[Step]:
     if task.state == State.WAITING:
         found.append(Step(task.run_at, "runs next"))
     return sorted(found, key=lambda step: step.at)
-
-
-def _arguments(page: Page, task: TaskRecord) -> str | None:
-    """Return the arguments as the viewer may see them; None if they are not kept any more."""
-    try:
-        payload = page.management.payload(task.id, tenants=page.access.tenants)
-    except InvalidTask as error:
-        return f"cannot be shown: {error}"
-    if payload is None:
-        return None
-    if len(payload) > _MOST_ARGUMENT_BYTES:
-        return f"not shown: {len(payload):,} bytes"
-    try:
-        arguments: Any = msgspec.json.decode(payload)
-    except msgspec.DecodeError as error:
-        return f"cannot be shown: {error}"
-    except RecursionError:
-        return _TOO_DEEP
-    shown = page.arguments(task.name, arguments)
-    try:
-        return json.dumps(shown, indent=2, ensure_ascii=False, default=repr)
-    except RecursionError:
-        return _TOO_DEEP
