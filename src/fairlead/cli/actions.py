@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fairlead.app import App
-from fairlead.cli.options import Actor, OutputOptions, Url, actor_of
+from fairlead.cli.options import OutputOptions, PersonOptions, Url, actor_of
 from fairlead.cli.output import (
     INTERRUPTED,
     WORK_FAILED,
@@ -50,12 +50,6 @@ class ListOptions(OutputOptions, frozen=True, kw_only=True):
 
     before: Before = None
     limit: Limit = 50
-
-
-class PersonOptions(OutputOptions, frozen=True, kw_only=True):
-    """The store of a command, how to print its result, and the person who acts."""
-
-    actor: Actor = None
 
 
 class ResumeOptions(PersonOptions, frozen=True, kw_only=True):
@@ -166,17 +160,7 @@ def weight(
 
     Example: fairlead actions weight payouts 2.5 --tenant acme --tenant globex
     """
-    with one_line_errors():
-        if (value is None) is not options.clear:
-            raise InvalidTask("give a weight, or --clear")
-        app = app_on(options.url)
-        names = _tenants(app, options)
-        if names is not None:
-            change = SetWeights(
-                queue=queue, keys=names, weight=value, actor=actor_of(options.actor)
-            )
-            management = app.management
-            _end(management, management.actions.ask(change, is_here=True), options.json)
+    _set(SetWeights, queue, options, weight=value)
 
 
 @actions.command("limit")
@@ -194,15 +178,7 @@ def limit(
 
     Example: fairlead actions limit payouts 5 --matching corp- --dry-run
     """
-    with one_line_errors():
-        if (value is None) is not options.clear:
-            raise InvalidTask("give a limit, or --clear")
-        app = app_on(options.url)
-        names = _tenants(app, options)
-        if names is not None:
-            change = SetLimits(queue=queue, keys=names, limit=value, actor=actor_of(options.actor))
-            management = app.management
-            _end(management, management.actions.ask(change, is_here=True), options.json)
+    _set(SetLimits, queue, options, limit=value)
 
 
 @actions.command("interrupt")
@@ -290,6 +266,23 @@ def perform(management: Management, action: BulkAction, json: bool) -> BulkActio
             return management.actions.perform(action, on_batch=on_batch)
         except KeyboardInterrupt:
             return management.actions.show(action.id)
+
+
+def _set(
+    kind: type[SetWeights | SetLimits], queue: str, options: TenantOptions, **given: float | None
+) -> None:
+    """Set the weight or the limit of the tenants that a command is about, or clear it."""
+    [(what, value)] = given.items()
+    with one_line_errors():
+        if (value is None) is not options.clear:
+            raise InvalidTask(f"give a {what}, or --clear")
+        app = app_on(options.url)
+        names = _tenants(app, options)
+        if names is not None:
+            given_by: Any = {"actor": actor_of(options.actor), what: value}
+            change = kind(queue=queue, keys=names, **given_by)
+            management = app.management
+            _end(management, management.actions.ask(change, is_here=True), options.json)
 
 
 def _end(management: Management, action: BulkAction, json: bool) -> None:

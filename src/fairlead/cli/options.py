@@ -33,6 +33,12 @@ class OutputOptions(StoreOptions, frozen=True, kw_only=True):
     json: Json = False
 
 
+class PersonOptions(OutputOptions, frozen=True, kw_only=True):
+    """The store of a command, how to print its result, and the person who acts."""
+
+    actor: Actor = None
+
+
 class ActorOptions(StoreOptions, frozen=True, kw_only=True):
     """The store of a command, and the person who acts."""
 

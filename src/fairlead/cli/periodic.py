@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.application import load
-from fairlead.cli.options import Actor, Json, OutputOptions, actor_of
+from fairlead.cli.options import Actor, Json, OutputOptions, PersonOptions, actor_of
 from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
 from fairlead.cli.parameters import with_options
 from fairlead.cli.stores import app_on
@@ -23,12 +23,6 @@ periodic = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the periodic task, as `list` shows it.")]
-
-
-class PeriodicOptions(OutputOptions, frozen=True, kw_only=True):
-    """The store of a command, how to print its result, and the person who acts."""
-
-    actor: Actor = None
 
 
 @periodic.command("list")
@@ -87,7 +81,7 @@ def run(
 
 @periodic.command("pause")
 @with_options
-def pause(name: Name, store: PeriodicOptions) -> None:
+def pause(name: Name, store: PersonOptions) -> None:
     """Submit no slot of a periodic task until it is resumed.
 
     Example: fairlead periodic pause nightly_report
@@ -99,7 +93,7 @@ def pause(name: Name, store: PeriodicOptions) -> None:
 
 @periodic.command("resume")
 @with_options
-def resume(name: Name, store: PeriodicOptions) -> None:
+def resume(name: Name, store: PersonOptions) -> None:
     """Submit the slots of a paused periodic task again, from now on. Slots of the pause do not run.
 
     Example: fairlead periodic resume nightly_report
@@ -111,7 +105,7 @@ def resume(name: Name, store: PeriodicOptions) -> None:
 
 @periodic.command("remove")
 @with_options
-def remove(name: Name, store: PeriodicOptions) -> None:
+def remove(name: Name, store: PersonOptions) -> None:
     """Remove a periodic task that no worker has declared for three minutes.
 
     Example: fairlead periodic remove nightly_report
