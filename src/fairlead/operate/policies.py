@@ -10,6 +10,7 @@ from fairlead.operate.context import OperateContext
 from fairlead.operate.store.audit import AuditDraft
 from fairlead.operate.store.policies import (
     EVERY_QUEUE,
+    MAPS,
     Policy,
     PolicyDraft,
     PolicyState,
@@ -109,15 +110,9 @@ class PolicyManagement:
             author=author,
             why=f"back to {'the declared weights' if earlier is None else f'version {to}'}: {why}",
             computed_at=now,
-            raw={} if earlier is None else earlier.raw,
-            guarded={} if earlier is None else earlier.guarded,
-            reasons={} if earlier is None else earlier.reasons,
-            due={} if earlier is None else earlier.due,
-            raw_limits={} if earlier is None else earlier.raw_limits,
-            limits={} if earlier is None else earlier.limits,
-            limit_reasons={} if earlier is None else earlier.limit_reasons,
             judged_at=now,
             verdict="no canary window, because the version was in force before",
+            **({} if earlier is None else {name: getattr(earlier, name) for name in MAPS}),
         )
         steps = self._store.roll_back(draft, policy.version, f"by {author}: {why}")
         version = self._database.run(self._noted(steps, author, "roll_back_policy", draft))

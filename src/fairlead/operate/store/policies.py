@@ -105,8 +105,8 @@ class Weights(NamedTuple):
 
 _COLUMNS = ("version", *PolicyDraft.__struct_fields__, "state", "supersedes")
 """Columns of a row, in their order."""
-_MAPS = ("raw", "guarded", "reasons", "due", "raw_limits", "limits", "limit_reasons")
-"""Columns of JSON."""
+MAPS = ("raw", "guarded", "reasons", "due", "raw_limits", "limits", "limit_reasons")
+"""Columns of JSON: the weights, limits and reasons of a version, by fairness key."""
 
 
 class PolicyStore(StatementFile):
@@ -217,7 +217,7 @@ class PolicyStore(StatementFile):
         return rows[0][0] if rows else None
 
     def _put(self, draft: PolicyDraft, supersedes: int | None) -> Steps[int]:
-        values = asdict(draft) | {name: _json(getattr(draft, name)) for name in _MAPS}
+        values = asdict(draft) | {name: _json(getattr(draft, name)) for name in MAPS}
         rows = yield self._statement("insert", *values.values(), supersedes)
         version: int = rows[0][0]
         yield self._statement("clear_weights", draft.queue)
@@ -239,5 +239,5 @@ def _json(value: Mapping[str, Any]) -> str:
 
 def _policy(row: Row) -> Policy:
     values = dict(zip(_COLUMNS, row, strict=True))
-    maps = {name: msgspec.json.decode(values[name]) for name in _MAPS}
+    maps = {name: msgspec.json.decode(values[name]) for name in MAPS}
     return record(Policy, _COLUMNS, row, **maps)
