@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -191,6 +191,12 @@ MOST_KEY_BYTES = 500_000
 
 Change = Retry | Resume | Reschedule | NewValues | Cancel | Fail
 """A change that a person makes to one task or to many."""
+
+CHANGES: dict[str, Callable[..., Change]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (Retry, Resume, Reschedule, NewValues, Cancel, Fail)
+}
+"""Kinds of changes of tasks, by verb."""
 
 StoredChange = Change | KeyChange
 """Every change that a bulk action stores, as JSON."""

@@ -56,24 +56,24 @@ class ConsoleSettings:
     """Whether open pages follow changes."""
 
 
-class SharedReads:
-    """Results of reads that viewers share for `seconds`, so that many viewers of one screen cost as
-    much as one. Thread-safe."""
+MOST_RESULTS = 256
+"""Greatest number of results that viewers share."""
 
-    def __init__(self, seconds: float = 1.0, most: int = 256) -> None:
-        self._seconds = seconds
+
+class SharedReads:
+    """Results of reads that viewers share for some seconds, so that many viewers of one screen cost
+    as much as one. Thread-safe."""
+
+    def __init__(self) -> None:
         self._clears = 0
-        self._most = most
-        """Greatest number of results that are kept."""
         self._lock = threading.Lock()
         self._found: dict[Hashable, tuple[float, Any]] = {}
         self._reading: dict[Hashable, threading.Lock] = {}
         self._refreshing: dict[Hashable, threading.Thread] = {}
 
-    def get(self, key: Hashable, read: Callable[[], T], seconds: float | None = None) -> T:
+    def get(self, key: Hashable, read: Callable[[], T], seconds: float) -> T:
         """Return the result of a read: one that is younger than `seconds`, or a new one. Viewers
         that ask meanwhile wait for it."""
-        seconds = self._seconds if seconds is None else seconds
         with self._lock:
             one_reader = self._reading.setdefault(key, threading.Lock())
         try:
@@ -140,7 +140,7 @@ class SharedReads:
             if clears != self._clears:
                 return  # an action changed something while this was read
             self._found.pop(key, None)
-            while len(self._found) >= self._most:
+            while len(self._found) >= MOST_RESULTS:
                 del self._found[next(iter(self._found))]
             self._found[key] = found
 

@@ -9,23 +9,11 @@ from fairlead.model import State
 from fairlead.operate.filters import TaskFilters
 from fairlead.web.inputs import BadInput, Inputs
 
-NAMES = (
-    "state",
-    "queue",
-    "name",
-    "fairness_key",
-    "tenant",
-    "ordering_key",
-    "unique_key",
-    "id",
-    "argument",
-    "error",
-    "older_than",
-    "submitted_from",
-    "submitted_before",
-)
+NAMES = frozenset({*TaskFilters.__annotations__, "no_key"})
 """Parameters of a filter."""
 
+_OTHERS = {"state", "older_than", "submitted_from", "submitted_before"}
+"""Conditions that are no texts."""
 _MOST_SECONDS = 10 * 365 * 86_400
 
 
@@ -35,10 +23,7 @@ def filters_of(inputs: Inputs) -> TaskFilters:
     found = TaskFilters()
     if (state := inputs.one_of("state", list(State))) is not None:
         found["state"] = State(state)
-    for name in ("queue", "name", "ordering_key", "unique_key", "id", "argument", "error"):
-        if (text := inputs.text(name)) is not None:
-            found[name] = text
-    for name in ("fairness_key", "tenant"):  # both may be the empty text, which a check box says
+    for name in sorted(TaskFilters.__annotations__.keys() - _OTHERS):
         if (text := inputs.text(name)) is not None:
             found[name] = text  # type: ignore[literal-required]
     if inputs.flag("no_key"):
@@ -55,6 +40,6 @@ def pairs_of(inputs: Inputs) -> dict[str, list[str]]:
     """Return the parameters of the filter alone, for the hidden fields of a form."""
     found: dict[str, list[str]] = {}
     for name, value in inputs.pairs():
-        if name in (*NAMES, "no_key") and value:
+        if name in NAMES and value:
             found.setdefault(name, []).append(value)
     return found

@@ -21,7 +21,6 @@ from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 
-_DONE = documents.Done()
 _EFFECTS = {
     "retry": "Run {} now, and count their tries from zero.",
     "resume": "Run {} now.",
@@ -180,26 +179,6 @@ def _resume(page: Page, _: Any) -> documents.BulkAction:
 # queues, periodic tasks, policies -----------------------------------------------------------------
 
 
-def _pause(page: Page, body: bodies.QueueName) -> documents.Done:
-    page.management.pause(body.queue, actor=page.access.name)
-    return _DONE
-
-
-def _unpause(page: Page, body: bodies.QueueName) -> documents.Done:
-    page.management.unpause(body.queue, actor=page.access.name)
-    return _DONE
-
-
-def _set_weight(page: Page, body: bodies.NewWeight) -> documents.Done:
-    page.management.set_weight(body.queue, body.fairness_key, body.weight, actor=page.access.name)
-    return _DONE
-
-
-def _set_limit(page: Page, body: bodies.NewLimit) -> documents.Done:
-    page.management.set_limit(body.queue, body.fairness_key, body.limit, actor=page.access.name)
-    return _DONE
-
-
 def _tenants(page: Page, body: bodies.ChosenTenants) -> MatchingTenants:
     """Return the tenants that a body is about, each once. Raise BadInput."""
     if (body.names is None) is (body.matching is None):
@@ -236,26 +215,10 @@ def _run_periodic(page: Page, body: bodies.PeriodicName) -> documents.Submitted:
     return documents.Submitted(id=handle.id)
 
 
-def _pause_periodic(page: Page, body: bodies.PeriodicName) -> documents.Done:
-    page.management.periodic.pause(body.name, actor=page.access.name)
-    return _DONE
-
-
-def _resume_periodic(page: Page, body: bodies.PeriodicName) -> documents.Done:
-    page.management.periodic.resume(body.name, actor=page.access.name)
-    return _DONE
-
-
-def _remove_periodic(page: Page, body: bodies.PeriodicName) -> documents.Done:
-    page.management.periodic.remove(body.name, actor=page.access.name)
-    return _DONE
-
-
-def _approve(page: Page, body: bodies.Approval) -> documents.Done:
+def _approve(page: Page, body: bodies.Approval) -> None:
     management = PolicyManagement(page.context)
     management.policy(_version(body.version))
     management.keep(_version(body.version), f"approved by {page.access.name}: {body.why}")
-    return _DONE
 
 
 def _roll_back(page: Page, body: bodies.Rollback) -> documents.PublishedPolicy:
@@ -263,11 +226,6 @@ def _roll_back(page: Page, body: bodies.Rollback) -> documents.PublishedPolicy:
         _version(body.to), page.access.name, body.why, body.queue
     )
     return documents.PublishedPolicy(version=version)
-
-
-def _switch(page: Page, body: bodies.NewSwitch) -> documents.Done:
-    PolicyManagement(page.context).switch(body.mode, page.access.name, body.why, body.queue)
-    return _DONE
 
 
 def _switch_on(page: Page, body: bodies.SwitchedQueue) -> documents.Done:
@@ -311,7 +269,7 @@ ACTS: tuple[Act, ...] = (
         "Start no further tasks of a queue, in the whole cluster.",
         "pause",
         bodies.QueueName,
-        _pause,
+        lambda page, body: page.management.pause(body.queue, actor=page.access.name),
     ),
     Act(
         "resume_queue",
@@ -319,7 +277,7 @@ ACTS: tuple[Act, ...] = (
         "Start tasks of a queue again.",
         "pause",
         bodies.QueueName,
-        _unpause,
+        lambda page, body: page.management.unpause(body.queue, actor=page.access.name),
     ),
     Act(
         "set_weight",
@@ -327,7 +285,9 @@ ACTS: tuple[Act, ...] = (
         "Set the weight of a fairness key in a queue, or return to the weights of its tasks.",
         "weight",
         bodies.NewWeight,
-        _set_weight,
+        lambda page, body: page.management.set_weight(
+            body.queue, body.fairness_key, body.weight, actor=page.access.name
+        ),
     ),
     Act(
         "set_limit",
@@ -335,7 +295,9 @@ ACTS: tuple[Act, ...] = (
         "Set how many tasks of a fairness key each node runs at once, or lift the limit.",
         "limit",
         bodies.NewLimit,
-        _set_limit,
+        lambda page, body: page.management.set_limit(
+            body.queue, body.fairness_key, body.limit, actor=page.access.name
+        ),
     ),
     *(
         act
@@ -380,7 +342,7 @@ ACTS: tuple[Act, ...] = (
         "Submit no slot of a periodic task until it is resumed.",
         "periodic",
         bodies.PeriodicName,
-        _pause_periodic,
+        lambda page, body: page.management.periodic.pause(body.name, actor=page.access.name),
     ),
     Act(
         "resume_periodic",
@@ -388,7 +350,7 @@ ACTS: tuple[Act, ...] = (
         "Submit the slots of a periodic task again.",
         "periodic",
         bodies.PeriodicName,
-        _resume_periodic,
+        lambda page, body: page.management.periodic.resume(body.name, actor=page.access.name),
     ),
     Act(
         "remove_periodic",
@@ -396,7 +358,7 @@ ACTS: tuple[Act, ...] = (
         "Remove a periodic task that no worker declares.",
         "periodic",
         bodies.PeriodicName,
-        _remove_periodic,
+        lambda page, body: page.management.periodic.remove(body.name, actor=page.access.name),
     ),
     Act(
         "approve_policy",
@@ -421,7 +383,9 @@ ACTS: tuple[Act, ...] = (
         "Set the kill switch of a queue, or of all.",
         "policy",
         bodies.NewSwitch,
-        _switch,
+        lambda page, body: PolicyManagement(page.context).switch(
+            body.mode, page.access.name, body.why, body.queue
+        ),
     ),
     Act(
         "switch_on_tuning",

@@ -12,14 +12,12 @@ from fairlead.core import values
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, State
 from fairlead.operate.batches import MOST_CHANGED
 from fairlead.operate.changes import (
+    CHANGES,
     MOST_KEYS,
-    Cancel,
     Change,
-    Fail,
     NewValues,
     Reschedule,
     Resume,
-    Retry,
 )
 from fairlead.operate.filters import TaskFilters, instant
 from fairlead.operate.store.policies import SwitchMode
@@ -129,8 +127,6 @@ def change_of(verb: str, body: Any, actor: str) -> Change:
     """Return the change that a body asks for. Raise InvalidTask for an instant that no task can
     have."""
     match verb:
-        case "retry":
-            return Retry(actor=actor)
         case "resume":
             return Resume(force=body.force, actor=actor)
         case "reschedule":
@@ -139,10 +135,8 @@ def change_of(verb: str, body: Any, actor: str) -> Change:
             return NewValues(
                 priority=body.priority, fairness_key=body.new_fairness_key, actor=actor
             )
-        case "cancel":
-            return Cancel(actor=actor)
         case _:
-            return Fail(actor=actor)
+            return CHANGES[verb](actor=actor)
 
 
 def _body(name: str, kind: type[Body], *fields: Any) -> type[Body]:

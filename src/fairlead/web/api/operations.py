@@ -67,8 +67,8 @@ class Act:
     summary: str
     action: str
     body: type[msgspec.Struct] | None
-    respond: Callable[[Page, Any], msgspec.Struct]
-    """Function of the request and its body."""
+    respond: Callable[[Page, Any], msgspec.Struct | None]
+    """Function of the request and its body; None stands for Done."""
     result: type[msgspec.Struct] = Done
     status: int = 200
     _: KW_ONLY
@@ -138,7 +138,7 @@ def _actor(operation: Act) -> Handler:
         _check_names(page, operation)
         result = operation.respond(page, _body(page, operation.body))
         page.parts.reads.clear()
-        return Response(json_of(result), operation.status, media_type=JSON)
+        return Response(json_of(result or Done()), operation.status, media_type=JSON)
 
     return act
 

@@ -47,14 +47,6 @@ def _letters(page: Page) -> documents.DeadLetterList:
     )
 
 
-def _requeue(page: Page, body: bodies.DeadLetters) -> documents.ChangedLetters:
-    return _perform(page, "requeue", body)
-
-
-def _delete(page: Page, body: bodies.DeadLetters) -> documents.ChangedLetters:
-    return _perform(page, "delete", body)
-
-
 def _perform(
     page: Page, verb: Literal["requeue", "delete"], body: bodies.DeadLetters
 ) -> documents.ChangedLetters:
@@ -62,10 +54,9 @@ def _perform(
     return documents.ChangedLetters(ids=done)
 
 
-def _weigh(page: Page, body: bodies.ShardKeyWeight) -> documents.Done:
+def _weigh(page: Page, body: bodies.ShardKeyWeight) -> None:
     queue = queue_named(page, body.name)
     sharded_queues.set_weight(page, queue, body.shard_key, body.weight)
-    return documents.Done()
 
 
 def _queue(found: ShardedView) -> documents.ShardedQueue:
@@ -102,7 +93,7 @@ SHARDED: tuple[Operation, ...] = (
         path="/sharded/requeue",
         summary="Write messages of dead letters into their queue again, for all groups.",
         result=documents.ChangedLetters,
-        respond=_requeue,
+        respond=lambda page, body: _perform(page, "requeue", body),
         action="retry",
         body=bodies.DeadLetters,
     ),
@@ -111,7 +102,7 @@ SHARDED: tuple[Operation, ...] = (
         path="/sharded/delete",
         summary="Remove dead letters for good.",
         result=documents.ChangedLetters,
-        respond=_delete,
+        respond=lambda page, body: _perform(page, "delete", body),
         action="cancel",
         body=bodies.DeadLetters,
     ),
@@ -119,7 +110,6 @@ SHARDED: tuple[Operation, ...] = (
         name="set_shard_key_weight",
         path="/sharded/weight",
         summary="Set the weight of a shard key, or return to the weights of its messages.",
-        result=documents.Done,
         respond=_weigh,
         action="weight",
         body=bodies.ShardKeyWeight,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from fairlead.operate.store.actions import ActionState
+from fairlead.operate.store.audit import AuditEntry
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
@@ -72,15 +73,8 @@ def show_audit(page: Page) -> Response:
         name: page.query.text(name)
         for name in ("actor", "verb", "queue", "fairness_key", "task_id")
     }
-    found = page.management.audit.list(
-        actor=texts["actor"],
-        verb=texts["verb"],
-        queue=texts["queue"],
-        fairness_key=texts["fairness_key"],
-        task_id=texts["task_id"],
-        before=before,
-        limit=rows + 1,
-        tenants=scope,
+    found: list[AuditEntry] = page.management.audit.list(
+        action=None, before=before, limit=rows + 1, tenants=scope, **texts
     )
     shown = found[:rows]
     return page.render(

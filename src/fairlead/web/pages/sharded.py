@@ -34,18 +34,28 @@ def routes() -> list[ScreenRoute]:
         screen("/sharded/queue", show_queue, name="sharded_queue"),
         action(
             "/sharded/confirm/requeue",
-            confirm_requeue,
+            lambda page: _confirm(page, "requeue"),
             name="sharded_confirm_requeue",
             action="retry",
         ),
         action(
             "/sharded/confirm/delete",
-            confirm_delete,
+            lambda page: _confirm(page, "delete"),
             name="sharded_confirm_delete",
             action="cancel",
         ),
-        action("/sharded/requeue", requeue, name="sharded_requeue", action="retry"),
-        action("/sharded/delete", delete, name="sharded_delete", action="cancel"),
+        action(
+            "/sharded/requeue",
+            lambda page: _perform(page, "requeue"),
+            name="sharded_requeue",
+            action="retry",
+        ),
+        action(
+            "/sharded/delete",
+            lambda page: _perform(page, "delete"),
+            name="sharded_delete",
+            action="cancel",
+        ),
         action("/sharded/weight", set_weight, name="sharded_weight", action="weight"),
     ]
 
@@ -82,26 +92,6 @@ def show_queue(page: Page) -> Response:
     )
 
 
-def confirm_requeue(page: Page) -> Response:
-    """Ask before dead letters are written into the queue again."""
-    return _confirm(page, "requeue")
-
-
-def confirm_delete(page: Page) -> Response:
-    """Ask before dead letters are removed for good."""
-    return _confirm(page, "delete")
-
-
-def requeue(page: Page) -> Response:
-    """Write the messages of dead letters into the queue again, for all groups."""
-    return _perform(page, "requeue")
-
-
-def delete(page: Page) -> Response:
-    """Remove dead letters for good."""
-    return _perform(page, "delete")
-
-
 def set_weight(page: Page) -> Response:
     """Set the weight of a shard key, or return to the weights of its messages."""
     queue = queue_named(page, page.form.required("name"))
@@ -115,6 +105,7 @@ def set_weight(page: Page) -> Response:
 
 
 def _confirm(page: Page, verb: str) -> Response:
+    """Ask before dead letters are written into the queue again, or removed for good."""
     queue, ids = queue_named(page, page.form.required("name")), _ids(page)
     return page.render(
         "sharded_confirm.html",
@@ -126,6 +117,7 @@ def _confirm(page: Page, verb: str) -> Response:
 
 
 def _perform(page: Page, verb: Literal["requeue", "delete"]) -> Response:
+    """Write the messages of dead letters into the queue again, for all groups, or remove them."""
     queue, ids = queue_named(page, page.form.required("name")), _ids(page)
     found = perform(page, verb, queue, ids)
     done = "is in the queue again" if verb == "requeue" else "is deleted"

@@ -11,7 +11,7 @@ from fairlead.clock import to_micros
 from fairlead.core.values import instant
 from fairlead.core.visible import visible
 from fairlead.errors import FairleadError
-from fairlead.operate.changes import Cancel, Change, Fail, NewValues, Reschedule, Resume, Retry
+from fairlead.operate.changes import CHANGES, Change, NewValues, Reschedule
 from fairlead.operate.filters import task_filter
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.inputs import BadInput, Inputs
@@ -141,17 +141,11 @@ def _preview_change(verb: str, actor: str) -> Change:
 
 def _change(verb: str, form: Inputs, actor: str) -> Change:
     """Return the change that a form asks for. Raise BadInput."""
-    if verb == "retry":
-        return Retry(actor=actor)
-    if verb == "resume":
-        return Resume(actor=actor)
-    if verb == "cancel":
-        return Cancel(actor=actor)
-    if verb == "fail":
-        return Fail(actor=actor)
     if verb == "reschedule":
         run_at = instant("run_at", form.required("run_at", 64), BadInput)
         return Reschedule(run_at=to_micros(run_at), actor=actor)
+    if verb != "change":
+        return CHANGES[verb](actor=actor)
     priority = form.whole("priority", 0, 9, -1)
     return NewValues(
         priority=None if priority < 0 else priority,
