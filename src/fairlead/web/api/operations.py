@@ -30,6 +30,8 @@ class Parameter:
     schema: Mapping[str, Any]
     place: Literal["query", "path"] = "query"
     is_required: bool = False
+    read: Callable[[Page], Any] | None = None
+    """Function that returns the value in a request; None if others read the parameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +94,17 @@ Operation = Read | Act
 
 def text(name: str, description: str, *, is_required: bool = False) -> Parameter:
     """Return a text parameter of the query."""
-    schema = {"type": "string", "maxLength": values.MOST_KEY_BYTES}
-    return Parameter(name=name, description=description, schema=schema, is_required=is_required)
+
+    def read(page: Page) -> str | None:
+        return page.query.required(name) if is_required else page.query.text(name)
+
+    return Parameter(
+        name=name,
+        description=description,
+        schema={"type": "string", "maxLength": values.MOST_KEY_BYTES},
+        is_required=is_required,
+        read=read,
+    )
 
 
 def choice(name: str, description: str, choices: list[str], default: str | None) -> Parameter:
@@ -101,16 +112,27 @@ def choice(name: str, description: str, choices: list[str], default: str | None)
     schema: dict[str, Any] = {"type": "string", "enum": choices}
     if default is not None:
         schema["default"] = default
-    return Parameter(name=name, description=description, schema=schema)
+    return Parameter(
+        name=name,
+        description=description,
+        schema=schema,
+        read=lambda page: page.query.one_of(name, choices, default),
+    )
 
 
 ID = Parameter(
-    name="id", description="Id.", schema={"type": "string"}, place="path", is_required=True
+    name="id",
+    description="Id.",
+    schema={"type": "string"},
+    place="path",
+    is_required=True,
+    read=lambda page: str(page.request.path_params["id"]),
 )
 ROWS = Parameter(
     name="rows",
     description="Rows of a page.",
     schema={"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_ROWS},
+    read=lambda page: page.query.rows(),
 )
 AFTER = text("after", "Cursor: `next` of the page before, for the same other parameters.")
 

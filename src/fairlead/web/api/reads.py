@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, TypeVar, get_args
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 
@@ -30,13 +31,16 @@ from fairlead.operate.tenants import Tenant, TenantOrder, tenant, tenants
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import documents
 from fairlead.web.api.conversion import taken
+from fairlead.web.api.operations import AFTER, ID, ROWS, Parameter, choice, text
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
+from fairlead.web.page import Page
 from fairlead.web.run_logs import latest_progress, shown_logs
 from fairlead.web.traces import trace_address
 from fairlead.web.waiting import ReadLoop
 
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., msgspec.Struct])
 
 TENANT_ORDERS: tuple[str, ...] = get_args(TenantOrder)
 MOST_SKIPPED = 1_000_000
@@ -52,6 +56,50 @@ _SEVERITIES = {"problem": 0, "note": 1, "ok": 2}
 
 ShowArguments = Callable[[str, Any], Any]
 """Function that gets the name of a task and its arguments, and returns them without secrets."""
+
+
+def _key(page: Page) -> str:
+    key = page.query.exact("key")
+    if key is None:
+        raise BadInput("key is missing: give a tenant; key= stands for tasks without a key")
+    return key
+
+
+_QUEUE = text("name", "Name of the queue.", is_required=True)
+_KEY = replace(
+    text("key", "Tenant, or any of its fairness keys; empty for tasks without one."), read=_key
+)
+_VERSION = replace(
+    text("version", "Version.", is_required=True),
+    read=lambda page: page.query.whole("version", 1, _MOST_ID, 0),
+)
+
+
+class ReadMethod(NamedTuple):
+    """A method of Reads that is an operation of the JSON API; the first line of its docstring is
+    its summary."""
+
+    method: Callable[..., msgspec.Struct]
+    path: str
+    name: str
+    parameters: tuple[Parameter, ...]
+    scoped: bool
+
+
+READ_METHODS: list[ReadMethod] = []
+"""Operations of the JSON API that are methods of Reads."""
+
+
+def _operation(
+    path: str, *parameters: Parameter, name: str | None = None, scoped: bool = False
+) -> Callable[[Method], Method]:
+    """Declare a method as an operation of the JSON API, which gives it the parameters by name."""
+
+    def declare(method: Method) -> Method:
+        READ_METHODS.append(ReadMethod(method, path, name or method.__name__, parameters, scoped))
+        return method
+
+    return declare
 
 
 class Reads:
@@ -84,8 +132,9 @@ class Reads:
 
     # overview, tenants, queues --------------------------------------------------------------------
 
+    @_operation("/overview", scoped=True)
     def overview(self) -> documents.Overview:
-        """Return the state of all queues, and what needs a person."""
+        """Return the state of all queues, and what needs a person first."""
         found = summary(self._context, tenants=self._tenants, facts=self._facts())
         return taken(
             documents.Overview,
@@ -94,6 +143,15 @@ class Reads:
             more_attention=max(len(found.attention) - _MOST_ATTENTION, 0),
         )
 
+    @_operation(
+        "/tenants",
+        choice("order", "Order.", list(TENANT_ORDERS), "backlog"),
+        text("queue", "Count tasks of this queue only."),
+        text("search", "Part of the tenant's name."),
+        AFTER,
+        ROWS,
+        scoped=True,
+    )
     def tenants(
         self,
         *,
@@ -103,7 +161,7 @@ class Reads:
         after: str | None = None,
         rows: int = 50,
     ) -> documents.TenantList:
-        """Return a page of tenants."""
+        """List tenants: backlog, waits, share got and due."""
         found = tenants(
             self._context,
             order=order,
@@ -117,16 +175,20 @@ class Reads:
         is_last = found.skip is None or found.skip > MOST_SKIPPED
         return taken(documents.TenantList, found, next=None if is_last else str(found.skip))
 
+    @_operation("/tenant", _KEY, scoped=True)
     def tenant(self, key: str) -> Tenant:
-        """Return the tenant of a fairness key. Raise UnknownTask for one that the viewer may not
-        see."""
+        """Return one tenant with its part of every queue.
+
+        Raise UnknownTask for one that the viewer may not see.
+        """
         name = tenant_of(key)
         if self._tenants is not None and name not in self._tenants:
             raise UnknownTask(f"no tenant {name!r}")
         return tenant(self._context, name, tenants=self._tenants, facts=self._facts())
 
+    @_operation("/tenant/why", _KEY, name="tenant_why", scoped=True)
     def why_tenant(self, key: str) -> documents.TenantWhy:
-        """Return why a tenant waits."""
+        """Return why a tenant waits: its numbers, and its oldest tasks explained."""
         found = self.tenant(key)
         oldest = self._management.page(
             newest_first=False, limit=_EXPLAINED, tenants=self._tenants, tenant=found.tenant
@@ -135,13 +197,18 @@ class Reads:
             tenant=found, oldest=[self.why(task.id) for task in oldest.tasks]
         )
 
+    @_operation("/queues", scoped=True)
     def queues(self) -> documents.QueueList:
-        """Return the numbers of all queues."""
+        """List queues."""
         found = summary(self._context, tenants=self._tenants, facts=self._facts())
         return taken(documents.QueueList, found)
 
+    @_operation("/queue", _QUEUE, scoped=True)
     def queue(self, name: str) -> documents.QueueDetail:
-        """Return one queue. Raise UnknownQueue."""
+        """Return one queue: tenants, partitions with their levels, limits.
+
+        Raise UnknownQueue.
+        """
         found: QueueView = self._wait(
             queue_view(self._context, name, tenants=self._tenants, facts=self._facts())
         )
@@ -183,9 +250,9 @@ class Reads:
         """Return the number of tasks that match, counted up to 1,000."""
         return self._management.count(tenants=self._tenants, **filters)
 
+    @_operation("/tasks/{id}", ID, scoped=True)
     def task(self, id: str, *, indent: int | None = None) -> documents.TaskDetail:
-        """Return a task by its id or the beginning of it, its arguments with this indent. Raise
-        UnknownTask."""
+        """Return a task, by its id or the beginning of it, and why it waits."""
         task = self._management.named(id, tenants=self._tenants)
         attempts = self._management.attempts(task.id, tenants=self._tenants)
         notes = self._management.notes(task.id, tenants=self._tenants)
@@ -204,8 +271,12 @@ class Reads:
             trace_url=trace_address(self._trace_url, task.context),
         )
 
+    @_operation("/tasks/{id}/why", ID, name="task_why", scoped=True)
     def why(self, id: str) -> Explanation:
-        """Return why a task is in its state. Raise UnknownTask."""
+        """Return why a task is in its state, and what must happen.
+
+        Raise UnknownTask.
+        """
         return self._explained(self._management.named(id, tenants=self._tenants).id)
 
     def record(self, id: str) -> TaskRecord:
@@ -214,13 +285,15 @@ class Reads:
 
     # the whole cluster ----------------------------------------------------------------------------
 
+    @_operation("/nodes")
     def nodes(self) -> documents.NodeList:
-        """Return the nodes."""
+        """List worker processes."""
         found = self._wait(nodes(self._context, tenants=self._tenants))
         return documents.NodeList(nodes=found)
 
+    @_operation("/incidents", AFTER, ROWS)
     def incidents(self, *, after: str | None, rows: int) -> documents.IncidentList:
-        """Return open incidents, the latest first."""
+        """List open incidents, the latest first."""
         if self._tenants is not None:
             return documents.IncidentList(incidents=[], next=None)
         below = _number("after", after, _MOST_ID)
@@ -230,8 +303,9 @@ class Reads:
             next=str(found[rows - 1].id) if len(found) > rows else None,
         )
 
+    @_operation("/periodic", name="periodic")
     def periodics(self) -> documents.PeriodicList:
-        """Return the periodic tasks."""
+        """List periodic tasks."""
         found = self._management.periodic.list(tenants=self._tenants)
         return documents.PeriodicList(
             periodics=[
@@ -245,21 +319,25 @@ class Reads:
             ]
         )
 
+    @_operation("/ordered")
     def ordered(self) -> documents.OrderedList:
-        """Return the ordered queues that the application declares and a worker or a submit has
-        used."""
+        """List ordered queues with their partitions."""
         names = self._context.ordered_queues.keys()
         if not names:
             return documents.OrderedList(queues=[])
         known = names & set(self._known_queues())
         return documents.OrderedList(queues=[self._ordered(name) for name in sorted(known)])
 
+    @_operation("/ordered/tasks", _QUEUE, text("ordering_key", "Ordering key."), ROWS)
     def ordered_tasks(
-        self, queue: str, *, ordering_key: str | None, rows: int
+        self, name: str, *, ordering_key: str | None, rows: int
     ) -> documents.OrderedTaskList:
-        """Return the earliest tasks of an ordered queue. Raise UnknownQueue."""
+        """List unfinished tasks of an ordered queue, earliest first.
+
+        Raise UnknownQueue.
+        """
         management = OrderedManagement(self._context)
-        found = self._wait(management.tasks(queue, ordering_key=ordering_key, limit=rows))
+        found = self._wait(management.tasks(name, ordering_key=ordering_key, limit=rows))
         return documents.OrderedTaskList(
             tasks=[
                 taken(
@@ -273,8 +351,9 @@ class Reads:
             ]
         )
 
+    @_operation("/policies", text("queue", "Queue."), ROWS)
     def policies(self, queue: str | None, rows: int) -> documents.PolicyList:
-        """Return the newest versions, and the switches."""
+        """List versions of computed weights and limits, and the switches."""
         management = PolicyManagement(self._context)
         return documents.PolicyList(
             policies=[
@@ -283,12 +362,20 @@ class Reads:
             switches=management.switches(),
         )
 
+    @_operation("/policy", _VERSION)
     def policy(self, version: int) -> Policy:
-        """Return one version. Raise UnknownPolicy."""
+        """Return one version with its weights and limits.
+
+        Raise UnknownPolicy.
+        """
         return PolicyManagement(self._context).policy(version)
 
+    @_operation("/doctor")
     def doctor(self) -> documents.FindingList:
-        """Return what the doctor finds. Raise NotAllowed for a viewer who is limited to tenants."""
+        """Return what the doctor finds. Counts every task, so it is slow on big tables.
+
+        Raise NotAllowed for a viewer who is limited to tenants.
+        """
         if self._tenants is not None:
             raise NotAllowed("the doctor shows all tenants, and this access is limited to some")
         try:
@@ -301,8 +388,9 @@ class Reads:
 
     # people ---------------------------------------------------------------------------------------
 
+    @_operation("/actions", AFTER, ROWS, scoped=True)
     def actions(self, *, after: str | None, rows: int) -> documents.BulkActionList:
-        """Return bulk actions, the newest first."""
+        """List bulk actions, the newest first."""
         before = _number("after", after, _MOST_ID)
         found = self._management.actions.list(before=before, limit=rows + 1, tenants=self._tenants)
         return documents.BulkActionList(
@@ -310,15 +398,31 @@ class Reads:
             next=str(found[rows - 1].id) if len(found) > rows else None,
         )
 
+    @_operation("/actions/{id}", ID, scoped=True)
     def action(self, id: str) -> documents.BulkAction:
-        """Return one bulk action. Raise UnknownAction."""
+        """Return one bulk action with its progress.
+
+        Raise UnknownAction.
+        """
         number = _number("id", id, _MOST_ID) or 0
         return bulk_action(self._management.actions.show(number, tenants=self._tenants))
 
+    @_operation(
+        "/audit",
+        text("actor", "Person."),
+        text("verb", "Action, such as retry or pause_queue."),
+        text("queue", "Queue."),
+        text("fairness_key", "Fairness key."),
+        text("task_id", "Id of a task."),
+        text("action", "Id of a bulk action."),
+        AFTER,
+        ROWS,
+        scoped=True,
+    )
     def audit(
         self, *, after: str | None, rows: int, action: str | None, **texts: str | None
     ) -> documents.AuditList:
-        """Return actions of people, the newest first."""
+        """List what people did, the newest first."""
         found: list[audit_log.AuditEntry] = self._management.audit.list(
             before=_number("after", after, _MOST_ID),
             limit=rows + 1,
