@@ -22,9 +22,17 @@ from fairlead.contrib.prometheus import exposition
 from fairlead.engine.node import Node
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import ConfigurationError
-from fairlead.supervisor.backoff import Backoff
 from fairlead.supervisor.exposition import metrics_routes
-from fairlead.supervisor.fleet import EARLY_ENDS, Drain, End, Fleet, Kill, Log, Start
+from fairlead.supervisor.fleet import (
+    EARLY_ENDS,
+    Drain,
+    End,
+    Fleet,
+    Kill,
+    Log,
+    Start,
+    restart_delay,
+)
 from fairlead.supervisor.health import LIVE, LIVE_SECONDS, READY, NodeHealth, health_routes
 from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
 from fairlead.supervisor.link import SupervisorEnd
@@ -51,9 +59,8 @@ def running(workers: int, **options: Any) -> Fleet:
 
 
 def test_delays_double_up_to_the_longest() -> None:
-    backoff = Backoff(first=0.5, longest=30)
-    assert [backoff.delay(n) for n in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert backoff.delay(10_000) == 30
+    assert [restart_delay(n) for n in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert restart_delay(10_000) == 30
 
 
 # restarts -----------------------------------------------------------------------------------------
@@ -67,7 +74,7 @@ def test_a_worker_that_lived_long_is_started_again_at_once() -> None:
 
 
 def test_a_worker_that_ends_early_is_restarted_later_each_time() -> None:
-    fleet = running(2, backoff=Backoff(first=0.5, settled=10))
+    fleet = running(2)
     now, child, waits = 1.0, 1, []
     for _ in range(4):
         fleet.on_exit(child, 1, now)
@@ -125,16 +132,22 @@ class FailingLaunch:
         return subprocess.Popen([sys.executable, "-c", ""]), SupervisorEnd(ours)
 
 
-def test_a_worker_that_cannot_be_started_is_started_later_and_ends_no_other() -> None:
+def test_a_worker_that_cannot_be_started_is_started_later_and_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.supervisor.fleet.FIRST_DELAY", 0.01)
     launch = FailingLaunch(failures=2)
-    fleet = Fleet(2, backoff=Backoff(first=0.01), until_empty=True)
+    fleet = Fleet(2, until_empty=True)
     assert Supervisor(2, fleet, launch).run() == 0
     assert sorted(launch.launched) == [1, 2]
 
 
-def test_a_supervisor_that_can_start_no_worker_ends_with_the_cause() -> None:
+def test_a_supervisor_that_can_start_no_worker_ends_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fairlead.supervisor.fleet.FIRST_DELAY", 0.01)
     launch = FailingLaunch(failures=EARLY_ENDS)
-    fleet = Fleet(2, backoff=Backoff(first=0.01), until_empty=True)
+    fleet = Fleet(2, until_empty=True)
     supervisor = Supervisor(2, fleet, launch)
     assert supervisor.run() == 1
     assert "worker 2 cannot be started: " in str(supervisor.last_error)

@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from fairlead.supervisor.backoff import Backoff
-
 EARLY_ENDS = 5
 """Number of early ends in a row of one worker after which the supervisor ends, if no worker is
 ready."""
+
+FIRST_DELAY = 0.5
+"""Seconds until the next start after the first early end; it doubles with each one in a row."""
+LONGEST_DELAY = 30.0
+SETTLED_SECONDS = 10.0
+"""Age of a process from which its end is not early."""
 
 KILL_GRACE = 10.0
 """Seconds beyond the drain time after which a draining process is killed."""
@@ -103,6 +107,14 @@ class Slot:
     """Time of the next start; None while a process runs or none is wanted."""
 
 
+def restart_delay(failures: int) -> float:
+    """Return the seconds until the next start of a worker after these early ends in a row."""
+    if not failures:
+        return 0.0
+    doublings = min(failures - 1, 32)  # keeps the float finite
+    return min(LONGEST_DELAY, FIRST_DELAY * 2.0**doublings)
+
+
 class Fleet:
     """N slots with one process each, and at most one replacement at a time."""
 
@@ -110,7 +122,6 @@ class Fleet:
         self,
         workers: int,
         *,
-        backoff: Backoff | None = None,
         drain: float = 20.0,
         start_timeout: float = START_SECONDS,
         until_empty: bool = False,
@@ -118,7 +129,6 @@ class Fleet:
         """`drain`: seconds that a process may take to drain. `start_timeout`: seconds that it may
         take until it is ready. `until_empty`: a process that ends
         with code 0 has found nothing left to run, and is not started again."""
-        self._backoff = backoff or Backoff()
         self._drain_seconds = drain
         self._start_seconds = start_timeout
         self._until_empty = until_empty
@@ -197,14 +207,14 @@ class Fleet:
         lived = now - child.started_at
         # A process that was never ready has ended early, however long it hung.
         served = 0.0 if child.phase == Phase.STARTING else lived
-        slot.failures = self._backoff.failures(slot.failures, served)
+        slot.failures = 0 if served >= SETTLED_SECONDS else slot.failures + 1
         fields: dict[str, object] = {"worker": slot.number, "exit_code": code}
         if self._is_hopeless(child, slot, code):
             return [
                 Log("worker cannot run", fields, is_warning=True),
                 *self._stop(code or 1, now),
             ]
-        delay = self._backoff.delay(slot.failures)
+        delay = restart_delay(slot.failures)
         slot.due_at = now + delay
         fields |= {"lived_seconds": round(lived, 1), "restart_seconds": delay}
         return [Log("worker ended and is started again", fields, is_warning=True), *self._roll(now)]
