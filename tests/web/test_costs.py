@@ -13,7 +13,7 @@ from fairlead import App
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.operate.doctor import examine
 from fairlead.operate.facts import read_facts
-from fairlead.operate.queues import queue_list
+from fairlead.operate.queues import queue_statuses
 from fairlead.web import Access
 from tests.web.browsing import Browser, with_access
 
@@ -74,9 +74,8 @@ async def test_no_screen_counts_every_task(app: App, monkeypatch: pytest.MonkeyP
 
 
 async def test_queues_of_the_facts_are_those_that_are_counted(app: App) -> None:
-    context = app.operate_context
-    found = queue_list(context)
-    assert found.queues == app.management.queues() and not found.is_sample
+    facts = read_facts(app.operate_context)
+    assert queue_statuses(facts) == app.management.queues() and not facts.is_sample
 
 
 async def test_the_doctor_finds_the_same_in_the_facts(app: App) -> None:

@@ -4,33 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
-
-from fairlead.errors import NotSupported
 from fairlead.operate.context import OperateContext
-from fairlead.operate.facts import Facts, facts_of
+from fairlead.operate.facts import Facts
 from fairlead.operate.numbers import Held
 from fairlead.ports.task_records import QueueStatus
-
-
-class QueueList(msgspec.Struct, frozen=True):
-    """All queues by name."""
-
-    queues: list[QueueStatus]
-    is_sample: bool
-    """Whether the numbers of tasks are estimates. Those in ERROR are counted, up to 2,000 of all
-    queues together."""
-
-
-def queue_list(context: OperateContext, *, facts: Facts | None = None) -> QueueList:
-    """Return all queues. Reads what `read_facts` reads, unless `facts` are given; counts on a store
-    without rows. The oldest ready task of a sample is the first of the sample. Raise
-    StoreUnavailable, InvalidTask."""
-    try:
-        facts = facts_of(context, facts)
-    except NotSupported:
-        return QueueList(counted_queues(context), False)
-    return QueueList(queue_statuses(facts), facts.is_sample)
 
 
 def counted_queues(context: OperateContext) -> list[QueueStatus]:
@@ -48,7 +25,8 @@ def counted_queues(context: OperateContext) -> list[QueueStatus]:
 
 
 def queue_statuses(facts: Facts) -> list[QueueStatus]:
-    """Return all queues with estimates of their numbers."""
+    """Return all queues with estimates of their numbers; tasks in ERROR are counted, up to 2,000 of
+    all queues together. The oldest ready task of a sample is the first of the sample."""
     held = facts.held_of_queues()
     errors = Counter(error.queue for error in facts.errors)
     found = []

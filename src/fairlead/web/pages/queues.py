@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from fairlead.errors import NotSupported
-from fairlead.operate.queues import QueueList, queue_list
+from fairlead.operate.queues import queue_statuses
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
@@ -22,21 +22,16 @@ def routes() -> list[ScreenRoute]:
 
 
 def show_queues(page: Page) -> Response:
-    """Show every queue."""
-    found = _read(page)
-    return page.render(
-        "queues.html",
-        queues=found.queues,
-        is_sample=found.is_sample,
-        now=page.context.clock.now(),
-    )
-
-
-def _read(page: Page) -> QueueList:
+    """Show every queue; on a store without rows, without facts."""
     try:
-        return page.of_facts("queues", lambda facts: queue_list(page.context, facts=facts))
+        queues, is_sample = page.of_facts(
+            "queues", lambda facts: (queue_statuses(facts), facts.is_sample)
+        )
     except NotSupported:
-        return page.shared("queues", lambda: queue_list(page.context))
+        queues, is_sample = page.shared("queues", page.management.queues), False
+    return page.render(
+        "queues.html", queues=queues, is_sample=is_sample, now=page.context.clock.now()
+    )
 
 
 def pause_queue(page: Page) -> Response:
