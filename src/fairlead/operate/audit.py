@@ -77,21 +77,6 @@ class AuditManagement:
     ) -> list[AuditEntry]:
         """Return the actions of people, newest first, at most `limit`, with an id below `before`.
         Raise InvalidTask for a value that no entry can have."""
-        texts = {
-            "actor": actor,
-            "verb": verb,
-            "task_id": task_id,
-            "queue": queue,
-            "fairness_key": fairness_key,
-        }
-        for what, text in texts.items():
-            if text is not None:
-                values.text(what, text, may_be_empty=True, error=InvalidTask)
-        for what, number in {"action": action, "before": before}.items():
-            if number is not None:
-                values.whole(what, number, 0, values.MOST_COUNT, InvalidTask)
-        values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
-        scope = scope_of(tenants)
         where = AuditFilter(
             actor=actor,
             verb=verb,
@@ -99,8 +84,15 @@ class AuditManagement:
             queue=queue,
             fairness_key=fairness_key,
             action=action,
-            tenants=scope,
+            tenants=scope_of(tenants),
         )
+        for what in ("actor", "verb", "task_id", "queue", "fairness_key"):
+            if (text := getattr(where, what)) is not None:
+                values.text(what, text, may_be_empty=True, error=InvalidTask)
+        for what, number in {"action": action, "before": before}.items():
+            if number is not None:
+                values.whole(what, number, 0, values.MOST_COUNT, InvalidTask)
+        values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
         return self._database.read_now(self._log.entries(where, before, limit))
 
 

@@ -49,9 +49,6 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     """Fairness keys of the tasks ahead; None if not known."""
     level: Level | None = None
     """Level in the stored fair backlog; None if it is not there."""
-    share: float | None = None
-    """Share of its fairness key in the queue's dispatches while the same keys have tasks; None if
-    it was not computed, because the tasks ahead were counted up to a bound."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,9 +276,7 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
         return position, f"not in the stored backlog, at most {ahead:,} tasks ahead of it", limits
     tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level, most)
     share = None if most is not None else await _share(sight.context, record)
-    position = Position(
-        ahead=tasks, keys_ahead=keys, level=entry.level, share=share, is_cut=tasks == most
-    )
+    position = Position(ahead=tasks, keys_ahead=keys, level=entry.level, is_cut=tasks == most)
     level = f"({entry.level.pass_}, {entry.level.id})"
     if tasks == 0:
         return position, f"level {level}, nothing ahead of it", _FOR_A_LIMIT

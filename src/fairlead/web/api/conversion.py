@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from fairlead.clock import MICROS, to_datetime
 from fairlead.model import AttemptRecord, Incident, RunNotes, TaskKey, TaskRecord, lake_history
-from fairlead.operate.doctor.explain import Explanation, Position
+from fairlead.operate.doctor.explain import Explanation
 from fairlead.operate.limits import LimitView
 from fairlead.operate.nodes import NodeView
 from fairlead.operate.ordered import OrderedPartitionView
@@ -60,7 +60,6 @@ _SHOWN: dict[type, str] = {
     " triggered_at claimed_at started_at finished_at outcome next_state error_type error_text node"
     " trigger_path",
     Incident: "id kind subject details since queue name version deliveries delivered_at",
-    Position: "ahead is_cut keys_ahead level",
     RunNotes: "attempt lines dropped",
 }
 """Fields of sources that also have others, which the API does not show."""
