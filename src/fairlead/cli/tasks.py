@@ -50,53 +50,48 @@ ASKED_FROM = 100
 tasks = typer.Typer(no_args_is_help=True, help="Show tasks and change them.")
 
 StateFilter = Annotated[State | None, typer.Option(help="Only tasks in this state.")]
-QueueFilter = Annotated[str | None, typer.Option(help="Only tasks of this queue.")]
-NameFilter = Annotated[str | None, typer.Option(help="Only tasks of this name.")]
-KeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")]
-TenantFilter = Annotated[
-    str | None,
-    typer.Option(help="Only tasks of this tenant: of all keys whose path begins with it."),
-]
-OrderingKeyFilter = Annotated[str | None, typer.Option(help="Only tasks of this ordering key.")]
-UniqueKeyFilter = Annotated[str | None, typer.Option(help="Only the task with this unique key.")]
-IdFilter = Annotated[str | None, typer.Option("--id", help="Only ids that begin so.")]
-ArgumentOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH=VALUE", help="Only tasks with this argument, for example customer.id=7."
-    ),
-]
 _TIME_FORMATS = ["%Y-%m-%dT%H:%M:%S%z"]
-SubmittedFrom = Annotated[
-    datetime | None,
-    typer.Option(formats=_TIME_FORMATS, help="Only tasks submitted at this time or later."),
-]
-SubmittedBefore = Annotated[
-    datetime | None,
-    typer.Option(formats=_TIME_FORMATS, help="Only tasks submitted before this time."),
-]
-OlderThan = Annotated[str | None, typer.Option(help="Only tasks older than this, for example 2h.")]
-ErrorText = Annotated[
-    str | None,
-    typer.Option("--error", help="Only tasks whose last error has this in type or text."),
-]
-Limit = Annotated[int, typer.Option(min=1, help="Maximum number of tasks.")]
 Most = Annotated[int | None, typer.Option("--limit", min=1, help="The first so many only.")]
 
 
 class _Filters(CommandOptions, frozen=True, kw_only=True):
-    queue: QueueFilter = None
-    name: NameFilter = None
-    fairness_key: KeyFilter = None
-    tenant: TenantFilter = None
-    ordering_key: OrderingKeyFilter = None
-    unique_key: UniqueKeyFilter = None
-    id_prefix: IdFilter = None
-    argument: ArgumentOption = None
-    older_than: OlderThan = None
-    submitted_from: SubmittedFrom = None
-    submitted_before: SubmittedBefore = None
-    error: ErrorText = None
+    queue: Annotated[str | None, typer.Option(help="Only tasks of this queue.")] = None
+    name: Annotated[str | None, typer.Option(help="Only tasks of this name.")] = None
+    fairness_key: Annotated[str | None, typer.Option(help="Only tasks of this fairness key.")] = (
+        None
+    )
+    tenant: Annotated[
+        str | None,
+        typer.Option(help="Only tasks of this tenant: of all keys whose path begins with it."),
+    ] = None
+    ordering_key: Annotated[str | None, typer.Option(help="Only tasks of this ordering key.")] = (
+        None
+    )
+    unique_key: Annotated[str | None, typer.Option(help="Only the task with this unique key.")] = (
+        None
+    )
+    id_prefix: Annotated[str | None, typer.Option("--id", help="Only ids that begin so.")] = None
+    argument: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH=VALUE", help="Only tasks with this argument, for example customer.id=7."
+        ),
+    ] = None
+    older_than: Annotated[
+        str | None, typer.Option(help="Only tasks older than this, for example 2h.")
+    ] = None
+    submitted_from: Annotated[
+        datetime | None,
+        typer.Option(formats=_TIME_FORMATS, help="Only tasks submitted at this time or later."),
+    ] = None
+    submitted_before: Annotated[
+        datetime | None,
+        typer.Option(formats=_TIME_FORMATS, help="Only tasks submitted before this time."),
+    ] = None
+    error: Annotated[
+        str | None,
+        typer.Option("--error", help="Only tasks whose last error has this in type or text."),
+    ] = None
 
     def query(self) -> dict[str, Any]:
         """Return the arguments of `Management.find`. Raise InvalidTask."""
@@ -108,7 +103,7 @@ class Filters(_Filters, frozen=True, kw_only=True):
     """Filters of the tasks that a command shows."""
 
     state: StateFilter = None
-    limit: Limit = 100
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of tasks.")] = 100
 
 
 class BulkFilters(_Filters, frozen=True, kw_only=True):

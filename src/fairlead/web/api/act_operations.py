@@ -14,7 +14,6 @@ from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import bodies, documents
 from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
 from fairlead.web.api.operations import ID, Act
-from fairlead.web.api.read_operations import reads_of
 from fairlead.web.api.reads import bulk_action
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
@@ -40,7 +39,7 @@ def _one(verb: str) -> Callable[[Page, Any], TaskRecord]:
         id = str(page.request.path_params["id"])
         made = change_of(verb, body, page.access.name)
         page.management.apply(made, id, body.version, tenants=page.access.tenants)
-        return reads_of(page).record(id)
+        return page.management.show(id, tenants=page.access.tenants)
 
     return change
 

@@ -279,10 +279,6 @@ class Reads:
         """
         return self._explained(self._management.named(id, tenants=self._tenants).id)
 
-    def record(self, id: str) -> TaskRecord:
-        """Return a task without its attempts. Raise UnknownTask."""
-        return self._management.show(id, tenants=self._tenants)
-
     # the whole cluster ----------------------------------------------------------------------------
 
     @_operation("/nodes")
