@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.slo import SLO
 from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.dictionary import TABLES
@@ -42,7 +41,7 @@ SETTINGS = PipelineSettings(
     slo=[Slo("fast", "q", "2s", 0.9)],
     cost=Cost(workers=2, worker_hour=1),  # type: ignore[arg-type]
 )
-MADE = [table for table in TABLES if table not in (ATTEMPTS, EVENTS, RUNS, FORGOTTEN)]
+MADE = [table for table in TABLES if table not in (ATTEMPTS, EVENTS, RUNS)]
 
 
 def batches(seed: int) -> list[tuple[list[dict[str, Any]], list[dict[str, Any]]]]:

@@ -210,8 +210,6 @@ def test_no_lake_no_table_and_a_damaged_file_name_the_cure(tmp_path: Path) -> No
         selected(lake, "SELECT * FROM gold.incidents")
     with pytest.raises(ConfigurationError, match="bronze.attempts.*fairlead pipeline ingest"):
         selected(lake, "SELECT * FROM bronze.attempts JOIN gold.cost USING (queue)")
-    with pytest.raises(ConfigurationError, match="ops.forgotten.*fairlead pipeline maintain"):
-        selected(lake, "SELECT * FROM ops.forgotten")
     with pytest.raises(ConfigurationError, match="costs does not exist"):
         selected(lake, "SELECT * FROM gold.costs")
     with open_views(lake) as connection:

@@ -1,8 +1,7 @@
-"""Old days of bronze are forgotten, and counted once in ops.forgotten, also after a crash."""
+"""Old days of bronze are forgotten, and stay forgotten when rows arrive late."""
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import date
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 from fairlead.clock import to_micros
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import Snapshots, plan
-from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.warehouse.location import Location
-from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0, at, attempt, event
 from tests.pipeline.warehouses import export
@@ -43,17 +40,9 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return found
 
 
-def counted(warehouse: Warehouse) -> Counter[tuple[str, str, str]]:
-    """Return the summarised rows by day, table and queue."""
-    found: Counter[tuple[str, str, str]] = Counter()
-    for row in warehouse.table(FORGOTTEN).load().to_pylist():
-        found[row["day"].date().isoformat(), row["table"], row["queue"]] += row["rows"]
-    return found
-
-
-def test_old_days_are_counted_and_removed(warehouse: Warehouse) -> None:
+def test_old_days_are_removed(warehouse: Warehouse) -> None:
     tried = drop_before(warehouse, TODAY, dry_run=True)
-    assert warehouse.table(ATTEMPTS).load().num_rows == 8 and not counted(warehouse)
+    assert warehouse.table(ATTEMPTS).load().num_rows == 8
     since = warehouse.table(ATTEMPTS).state().snapshot
     assert since is not None
 
@@ -65,54 +54,17 @@ def test_old_days_are_counted_and_removed(warehouse: Warehouse) -> None:
     assert warehouse.table(ATTEMPTS).load().num_rows == 2
     assert warehouse.table(EVENTS).load().num_rows == 1
     assert warehouse.table(ATTEMPTS).state().cursors == {"store": "3"}
-    assert counted(warehouse) == {
-        ("2026-02-27", ATTEMPTS.name, "q"): 1,
-        ("2026-02-27", ATTEMPTS.name, "r"): 1,
-        ("2026-02-28", ATTEMPTS.name, "q"): 2,
-        ("2026-02-28", ATTEMPTS.name, "r"): 2,
-        ("2026-02-27", EVENTS.name, "q"): 1,
-    }
-    busy = warehouse.table(FORGOTTEN).load(columns=["busy_us"])["busy_us"].to_pylist()
-    assert sum(busy) == 6_000_000
     assert warehouse.table(ATTEMPTS).changed(since) == set()
     assert drop_before(warehouse, TODAY).rows == {}
 
 
-def test_rows_that_arrive_late_for_a_forgotten_day_are_counted_too(warehouse: Warehouse) -> None:
+def test_rows_that_arrive_late_for_a_forgotten_day_are_removed_too(warehouse: Warehouse) -> None:
     drop_before(warehouse, TODAY)
-    before = counted(warehouse)
     since = warehouse.table(ATTEMPTS).state().snapshot
     assert since is not None
     export(warehouse, ATTEMPTS, [attempt(queue="q", finished_at=at(-3 * DAY))], "4")
     assert warehouse.table(ATTEMPTS).changed(since) == set()
     assert drop_before(warehouse, TODAY).rows == {ATTEMPTS.name: 1}
-    assert counted(warehouse) - before == {("2026-02-27", ATTEMPTS.name, "q"): 1}
-
-
-@pytest.mark.parametrize("arrives", [False, True])
-def test_a_crash_after_the_summary_counts_no_row_twice(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, arrives: bool
-) -> None:
-    real = WarehouseTable.replace
-
-    def dies(table: WarehouseTable, *args: object) -> bool:
-        if table.table is ATTEMPTS:
-            raise KeyboardInterrupt
-        return real(table, *args)  # type: ignore[arg-type]
-
-    drop_before(warehouse, date(2026, 2, 28))
-    with monkeypatch.context() as patched:
-        patched.setattr(WarehouseTable, "replace", dies)
-        with pytest.raises(KeyboardInterrupt):
-            drop_before(warehouse, TODAY)
-    if arrives:  # a row for one of the days that are counted already
-        export(warehouse, ATTEMPTS, [attempt(queue="q", finished_at=at(-2 * DAY))], "4")
-    drop_before(warehouse, TODAY)
-    found = counted(warehouse)
-    assert found["2026-02-28", ATTEMPTS.name, "q"] == 2 + arrives
-    assert found["2026-02-28", ATTEMPTS.name, "r"] == 2
-    assert found["2026-02-27", ATTEMPTS.name, "q"] == 1
-    assert warehouse.table(ATTEMPTS).load().num_rows == 2
 
 
 def test_hours_that_may_not_be_compared_with_the_store_stay(warehouse: Warehouse) -> None:

@@ -9,7 +9,6 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
 from fairlead.pipeline.definitions.service import SERVICE
@@ -37,7 +36,6 @@ TABLES: tuple[Table, ...] = (
     FAILURES,
     COST,
     INCIDENTS,
-    FORGOTTEN,
     RUNS,
 )
 

@@ -30,8 +30,8 @@ class MaintainOptions(LakeOptions, frozen=True, kw_only=True):
         typer.Option(
             min=1,
             max=99_999,
-            help="Days of bronze to keep: remove older rows that agree with the store, and keep"
-            " their daily summary in ops.forgotten. Default: all.",
+            help="Days of bronze to keep: remove older rows that agree with the store. Default:"
+            " all.",
         ),
     ] = None
     skip: Annotated[

@@ -90,8 +90,7 @@ def maintain(
     store, and check all tables.
 
     keep: age at which rows of BY_AGE are removed; None keeps all. keep_days: number of whole days
-    of bronze to keep, None for all; older ones leave their daily summary in ops.forgotten. skip:
-    steps to leave out.
+    of bronze to keep, None for all. skip: steps to leave out.
     dry_run: only report what would be done; nothing is compared, checked or changed.
     """
     steps: list[Step] = []

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from pyiceberg.io import FileIO
 
 from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.forgotten import FORGOTTEN
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake
@@ -24,7 +23,6 @@ MAKERS = {
     EVENTS: "ingest",
     INCIDENTS: "incidents",
     RUNS: "ingest",
-    FORGOTTEN: "maintain",
 }
 """Command of `fairlead pipeline` that writes a table; all others are made by `build`."""
 
