@@ -16,7 +16,7 @@ from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.cost import COST
 from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.jobs.build import JobContext, build, build_again
+from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.settings import Bill, Cost, PipelineSettings
@@ -159,8 +159,6 @@ def test_keys_pay_the_bill_of_a_day_however_it_was_built(job: JobContext) -> Non
     found = made_in(job.warehouse)
     build(job, settings, full=True)
     assert_same_rows(made_in(job.warehouse), found)
-    until = begin + timedelta(days=1)
-    assert not build_again(job, settings, begin, until, publish=False).differences
 
     bills = [
         Bill(begin.date(), Decimal("17.0000017"), 31.5),
@@ -179,6 +177,5 @@ def test_late_rows_of_a_forgotten_day_change_no_table_of_that_day(job: JobContex
     before = made_in(job.warehouse)
     assert drop_before(job.warehouse, T0.date() + timedelta(days=1)).days
     export(job.warehouse, ATTEMPTS, [attempt(submitted_at=HOUR)], hours=51)
-    whole = T0.replace(hour=0), T0.replace(hour=0) + timedelta(days=1)
-    build_again(job, SETTINGS, *whole, publish=True)
+    build(job, SETTINGS, full=True)
     assert_same_rows(made_in(job.warehouse), before)

@@ -147,12 +147,3 @@ def test_an_amount_that_no_table_can_have_is_a_wrong_setting(
 def test_an_instant_with_an_offset_is_one_of_utc(lake: Warehouse) -> None:
     period = "--since", "2026-11-08T00:30+02:00", "--until", "2026-11-08T00:10+02:00"
     assert "between 2026-11-07 22:30 and 2026-11-07 22:10 UTC" in ran("report", *period, code=2)
-
-
-def test_a_build_refuses_options_that_contradict_each_other(lake: Warehouse) -> None:
-    days = ("--since", "2026-11-01", "--until", "2026-11-08")
-    assert "both --since and --until" in ran("build", *days[:2], code=2)
-    assert "either --full or --since" in ran("build", *days, "--full", code=2)
-    assert "--yes publishes the days" in ran("build", "--yes", code=2)
-    assert "either --yes or --dry-run" in ran("build", *days, "--yes", "--dry-run", code=2)
-    assert "instant 'monday'" in ran("build", "--since", "monday", *days[2:], code=2)

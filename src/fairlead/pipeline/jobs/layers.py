@@ -85,8 +85,6 @@ class Build:
         self._on_rows = on_rows
         self._failed = False
         self.rows: dict[str, int] = {}
-        self.parts: dict[str, Collection[str] | None] = {}
-        """Rebuilt partitions, by table; None for all."""
         self.totals = TablesOfJob(spark, tables)
         self.touched = (
             Touched(set(), set(), set(), set()) if plan.full else touched(self.totals, plan)
@@ -335,7 +333,6 @@ class Build:
             self.rows[table.name] = 0
         else:
             self.rows[table.name] = self._tables.replace(table, rows, parts, few)
-        self.parts[table.name] = parts
         self._on_rows(table.name, self.rows[table.name])
 
 
