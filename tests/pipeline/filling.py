@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -12,12 +11,8 @@ import psycopg
 
 from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.clock import SYSTEM_CLOCK
-from fairlead.config import Settings
 from fairlead.connect import task_store
-from fairlead.connections import connect
-from fairlead.core.ids import IdSource, id_text
-from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
+from fairlead.core.ids import id_text
 from fairlead.model.history import Reader
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -147,47 +142,3 @@ def adding(url: str, pause: float, most: int) -> Iterator[list[int]]:
     finally:
         ends.set()
         thread.join()
-
-
-def add_backlog(url: str, lane: LaneKey, count: int, acked: int) -> list[Trigger]:
-    """Add a lane of `count` triggers with the ack level at the `acked`-th; return the triggers above."""
-    ids = [id_text(value) for value in IdSource().block(count, START)]
-    entries = [
-        Trigger(
-            id=ids[n],
-            version=2,
-            queue=lane.queue,
-            partition=lane.partition,
-            name="work",
-            priority=lane.priority,
-            fairness_key=f"tenant-{n % 7}",
-            weight=1.5,
-            ordering_key=f"order-{n}" if n % 2 else None,
-            seq=100 + n,
-            level=Level(n // 3, n),
-            order_at=START + n if n % 2 else 0,
-        )
-        for n in range(1, count)
-    ]
-    above = entries[acked:]
-    record = LaneRecord(ack_level=entries[acked - 1].level if acked else Level(0, 0))
-    asyncio.run(_write(url, lane, entries, record))
-    return above
-
-
-async def _write(url: str, lane: LaneKey, entries: list[Trigger], record: LaneRecord) -> None:
-    if url.startswith("cassandra"):
-        from fairlead.backends.cassandra.backlog import CassandraBacklogStore
-
-        store: Any = CassandraBacklogStore(url)
-    else:
-        settings = Settings(url, backlog="database")
-        store = connect(settings, SYSTEM_CLOCK, {}, lambda what, count: None).backlog
-    try:
-        await store.migrate()
-        owned = (await store.take_over([PartitionKey(lane.queue, lane.partition)]))[
-            PartitionKey(lane.queue, lane.partition)
-        ]
-        await store.write(lane, owned.range_id, entries, record)
-    finally:
-        await store.close()

@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -23,15 +22,11 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark.testing import assertSchemaEqual
 
 from fairlead import App
-from fairlead.backends.sql.migrate import migrate
-from fairlead.connect import task_store
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
-from fairlead.model import LaneKey
 from fairlead.pipeline import FairleadSource
 from fairlead.pipeline.source.options import (
     ATTEMPTS_READ,
-    BACKLOG_READ,
     ONLY_BATCH,
     ONLY_ON_REQUEST,
     ONLY_STREAM,
@@ -45,19 +40,12 @@ from tests.pipeline.filling import (
     COLUMNS,
     START,
     add_attempts,
-    add_backlog,
     attempt,
     connected,
     migrated,
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture(params=["sqlite", "postgres", "cassandra"])
-def backlog_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a fresh store of each kind in turn."""
-    return str(request.getfixturevalue(f"{request.param}_url"))
 
 
 @pytest.fixture
@@ -141,49 +129,6 @@ def test_tasks_are_read_with_their_payload_only_on_request(
     )
     assert {row.task_id: row.text for row in decoded.collect()} == dict(
         zip(ids, texts, strict=True)
-    )
-
-
-def test_a_backlog_is_read_above_the_ack_level_of_each_lane(
-    spark: SparkSession, backlog_url: str
-) -> None:
-    lanes = [
-        LaneKey("shop", 0, 5),
-        LaneKey("shop", 0, 6),
-        LaneKey("shop", 1, 5),
-        LaneKey("other", 2, 9),
-    ]
-    expected = [
-        trigger
-        for n, lane in enumerate(lanes)
-        for trigger in add_backlog(backlog_url, lane, 50 + n * 20, 17 * n)
-    ]
-    frame = load(spark, backlog_url, "backlog", batch_rows=7)
-    assertSchemaEqual(frame.schema, BACKLOG_READ.spark())
-    found = Counter(
-        tuple(micros(v) if isinstance(v, datetime) else v for v in row) for row in frame.collect()
-    )
-    assert found == Counter(
-        (
-            t.queue,
-            t.partition,
-            t.priority,
-            *t.level,
-            t.id,
-            t.version,
-            t.name,
-            t.fairness_key,
-            t.weight,
-            t.ordering_key,
-            t.seq,
-            t.order_at or None,
-        )
-        for t in expected
-    )
-    few = load(spark, backlog_url, "backlog", partitions=2, queue="shop", columns="task_id,pass")
-    assert few.rdd.getNumPartitions() <= 2
-    assert sorted(few.collect()) == sorted(
-        (t.id, t.level.pass_) for t in expected if t.queue == "shop"
     )
 
 
@@ -281,43 +226,11 @@ def test_each_task_that_does_not_change_is_in_one_piece(
     assert sorted(row["task_id"] for row in rows_of(scan, scan.plan())) == sorted(ids)
 
 
-@pytest.mark.parametrize("table", ["tasks", "attempts", "backlog"])
+@pytest.mark.parametrize("table", ["tasks", "attempts"])
 def test_an_empty_table_has_no_rows(
     spark: SparkSession, store: Any, store_url: str, table: str
 ) -> None:
     assert load(spark, store_url, table).count() == 0
-
-
-def test_a_store_without_tables_of_levels_has_no_backlog(
-    spark: SparkSession, sqlite_url: str, postgres_url: str
-) -> None:
-    Path(sqlite_url.removeprefix("sqlite:///")).touch()
-    for url in (sqlite_url, postgres_url):
-        with pytest.raises(SchemaMismatch, match="run `fairlead migrate`"):
-            scan_of(options(url, "backlog")).plan()
-        with closing(task_store(url).database) as database:
-            migrate(database)
-        assert load(spark, url, "backlog").count() == 0
-
-
-def test_an_empty_backlog_in_cassandra_has_no_rows(spark: SparkSession, cassandra_url: str) -> None:
-    lane = LaneKey("shop", 0, 5)
-    add_backlog(cassandra_url, lane, 2, 1)
-    assert load(spark, cassandra_url, "backlog").count() == 0
-
-
-def test_ranges_of_cassandra_cover_every_token(
-    cassandra_url: str,
-) -> None:
-    for partition in range(12):
-        add_backlog(cassandra_url, LaneKey("shop", partition, 5), 10, 0)
-    for parts in (None, "1", "5"):
-        chosen = {} if parts is None else {"partitions": parts}
-        pieces = scan_of(options(cassandra_url, "backlog", **chosen)).plan()
-        assert len(pieces) == int(parts or 12)
-        bounds = [(piece.values["above"], piece.values["through"]) for piece in pieces]
-        assert (bounds[0][0], bounds[-1][1]) == (-(2**63), 2**63 - 1)
-        assert all(a[1] == b[0] and a[0] < a[1] for a, b in zip(bounds, bounds[1:]))
 
 
 def test_large_gaps_between_numbers_do_not_make_many_pieces(sqlite_url: str) -> None:
@@ -358,10 +271,10 @@ def test_no_reader_of_fairlead_accepts_filters() -> None:
     [
         (
             {"tabel": "tasks"},
-            "unknown option tabel; known:\n  url: .*\n  table: tasks, attempts or backlog\n",
+            "unknown option tabel; known:\n  url: .*\n  table: tasks or attempts\n",
         ),
-        ({}, "option table: missing; known: tasks, attempts, backlog"),
-        ({"table": "task"}, "option table: 'task' is unknown; known: tasks, attempts, backlog"),
+        ({}, "option table: missing; known: tasks, attempts"),
+        ({"table": "task"}, "option table: 'task' is unknown; known: tasks, attempts"),
         (
             {"table": "tasks", "columns": "id, queue"},
             "tasks has no column 'id'; known: task_id, queue",
@@ -382,7 +295,6 @@ def test_no_reader_of_fairlead_accepts_filters() -> None:
             {"table": "tasks", "since": "2026-02-01T00:00Z", "until": "2026-01-01T00:00Z"},
             "since must be before until",
         ),
-        ({"table": "backlog", "since": "2026-02-01T00:00Z"}, "backlog has no time column"),
         ({"table": "attempts", "reader": "me"}, "unknown option reader"),
     ],
 )
@@ -419,13 +331,6 @@ def test_without_a_url_the_one_of_the_environment_is_used(
     monkeypatch.delenv("FAIRLEAD_URL")
     with pytest.raises(ConfigurationError, match="set the option url, or FAIRLEAD_URL"):
         ReadOptions.parse({"table": "tasks"})
-
-
-def test_the_error_about_tables_that_cassandra_lacks_names_other_stores() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"Cassandra keeps no tasks.*sqlite:///\.\.\. or postgresql://"
-    ):
-        scan_of(options("cassandra://host/keyspace", "tasks"))
 
 
 def test_reading_creates_no_file_and_the_error_names_the_missing_one(

@@ -1,5 +1,5 @@
-"""The PySpark data source `fairlead`: read tasks, attempts and backlogs, stream attempts, submit
-tasks in bulk.
+"""The PySpark data source `fairlead`: read tasks and attempts, stream attempts, submit tasks in
+bulk.
 
     spark.dataSource.register(fairlead.pipeline.FairleadSource)
     spark.read.format("fairlead").option("url", "postgresql://app@db/shop").option("table",

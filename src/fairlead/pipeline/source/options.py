@@ -27,10 +27,6 @@ _COLUMNS = {
             unique_key string?    unique key, as submitted
             context    string?    JSON object of strings that accompanies the task
             payload    string     arguments as JSON
-            pass       bigint     first part of the level (pass, id), the trigger's position in the
-                                  lane
-            id         bigint     second part of the level (pass, id), unique in the lane
-            order_at   timestamp? position among the tasks of the ordering key
             """
         ),
     )
@@ -63,22 +59,7 @@ TASKS_READ = Table(
     ),
 )
 
-BACKLOG_READ = Table(
-    "backlog",
-    "a stored trigger of a fair queue, above the ack level that its lane last saved; the trigger"
-    " was not dispatched when the lane saved the level, but may have been since. `version` is the"
-    " one that the trigger may claim, `seq` the position in the channel",
-    key=("queue", "partition", "priority", "pass", "id"),
-    instant="",
-    columns=_columns(
-        """
-        queue partition priority pass id task_id version name fairness_key weight ordering_key seq
-        order_at
-        """
-    ),
-)
-
-TABLES = {table.name: table for table in (TASKS_READ, ATTEMPTS_READ, BACKLOG_READ)}
+TABLES = {table.name: table for table in (TASKS_READ, ATTEMPTS_READ)}
 
 ONLY_ON_REQUEST = frozenset({"payload", "context"})
 """Columns with user data of any size; a read returns them only if the option `columns` names
@@ -92,11 +73,8 @@ MOST_ROWS_PER_BATCH = 1_000_000
 in steps."""
 
 _BOTH = {
-    "url": (
-        "sqlite:///tasks.db, postgresql://... or cassandra://... (backlog only); default:"
-        " $FAIRLEAD_URL"
-    ),
-    "table": "tasks, attempts or backlog",
+    "url": "sqlite:///tasks.db or postgresql://...; default: $FAIRLEAD_URL",
+    "table": "tasks or attempts",
     "columns": "names separated by commas; default: all but payload and context",
     "queue": "name of a queue; default: all queues",
     "batch_rows": f"number of rows in an Arrow batch; default: {BATCH_ROWS}",
@@ -167,10 +145,6 @@ class ReadOptions:
         given = known_of(options, known)
         table = TABLES[choice_of("table", given.get("table"), list(TABLES))]
         since, until = _instant("since", given.get("since")), _instant("until", given.get("until"))
-        if not table.instant and (since is not None or until is not None):
-            raise ConfigurationError(
-                f"table {table.name} has no time column: remove the options since and until"
-            )
         if since is not None and until is not None and since >= until:
             raise ConfigurationError("option since must be before until")
         start = choice_of(

@@ -19,7 +19,7 @@ from fairlead.backends.sql.sql_file import load
 from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.model.history import Position
-from fairlead.pipeline.source.scan import Piece, SqlScan, ranges
+from fairlead.pipeline.source.scan import Piece, Scan, ranges
 from fairlead.ports.statements import Row, Statement, Steps
 
 BLOCKS_PER_PIECE = 8192
@@ -37,19 +37,19 @@ _NO_BLOCK = 0xFFFFFFFF
 _MISSING = ("42P01", "42703")
 
 
-class PostgresScan(SqlScan):
+class PostgresScan(Scan):
     """Scan of PostgreSQL.
 
     Attempts never move or change, and every transaction before the horizon is complete, so each
-    attempt is read once, also while rows are added. Pieces of tasks and the backlog are from
-    different moments. A task may end before its piece is read. An update may move a row to another
+    attempt is read once, also while rows are added. Pieces of tasks are from different moments.
+    A task may end before its piece is read. An update may move a row to another
     block, so a changing task may appear twice or not at all; its id identifies it, and the higher
     version is newer.
     """
 
     offset_fields = ("xid", "seq")
 
-    def _plan_table(self) -> list[Piece]:
+    def plan(self) -> list[Piece]:
         """Return the pieces; the last one has no end, because the table may grow."""
         table, parts = self._options.table.name, self._options.partitions
         blocks, horizon = self._ask("extent", f"fairlead_{table}")[0]

@@ -28,30 +28,6 @@ SELECT {columns}
  WHERE ({queue}::text IS NULL OR queue = {queue}) AND ({since}::bigint IS NULL OR submitted_at >= {since})
    AND ({until}::bigint IS NULL OR submitted_at < {until})
 
--- name: levels
--- Return a row if the store has tables of levels. A database without tables of Fairlead is refused.
-SELECT 1 FROM fairlead_store WHERE to_regclass('fairlead_backlog') IS NOT NULL
-
--- name: lanes
--- $1: queue, or NULL for all queues
-SELECT queue, partition, priority
-  FROM fairlead_backlog_lanes
- WHERE $1::text IS NULL OR queue = $1
- ORDER BY queue, partition, priority
-
--- name: backlog
--- One statement reads the saved ack level and the rows. Triggers at or below the ack level were dispatched.
-SELECT {columns}
-  FROM (SELECT queue, partition, priority, pass, id, task_id::text AS task_id, version, name, fairness_key, weight,
-               ordering_key, seq, nullif(order_at, 0) AS order_at
-          FROM fairlead_backlog
-         WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}
-           AND (pass, id) > (SELECT (record::json #>> '{{ack_level,0}}')::bigint, (record::json #>> '{{ack_level,1}}')::bigint
-                               FROM fairlead_backlog_lanes
-                              WHERE queue = {lane_queue} AND partition = {lane_partition} AND priority = {lane_priority}
-                              ORDER BY number DESC LIMIT 1))
-       AS backlog
-
 -- name: newest_of_next
 -- $1, $2: position after which to look; $3: number of attempts to look at
 SELECT xid::text::bigint, seq

@@ -12,9 +12,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlead.core.payload import unpack
-from fairlead.errors import ConfigurationError
 from fairlead.model.history import Position
-from fairlead.pipeline.source.options import BACKLOG_READ, ReadOptions
+from fairlead.pipeline.source.options import ReadOptions
 from fairlead.ports.statements import Row
 from fairlead.urls import split_url
 
@@ -34,8 +33,11 @@ class ReadPart(InputPartition):
 
 
 class Scan(ABC):
-    """Scan of a store. Scans are pickled for executors: each call opens a connection and closes
+    """Scan of a SQL store. Scans are pickled for executors: each call opens a connection and closes
     it."""
+
+    offset_fields: ClassVar[tuple[str, ...]]
+    """Names in a checkpoint of the fields of a position, of which the last is `seq`."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -49,24 +51,6 @@ class Scan(ABC):
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece in batches."""
 
-
-class SqlScan(Scan):
-    """Scan of a SQL database, which a stream can follow, because it has a history of attempts."""
-
-    offset_fields: ClassVar[tuple[str, ...]]
-    """Names in a checkpoint of the fields of a position, of which the last is `seq`."""
-
-    def plan(self) -> list[Piece]:
-        """Return a piece for each lane of the backlog, none in a store without levels, or the
-        pieces of a table."""
-        if self._options.table is not BACKLOG_READ:
-            return self._plan_table()
-        if not self._ask("levels"):
-            return []
-        names = ("lane_queue", "lane_partition", "lane_priority")
-        lanes = self._ask("lanes", self._options.queue)
-        return [Piece("backlog", dict(zip(names, lane, strict=True))) for lane in lanes]
-
     def newest(self, after: Position, most: int) -> Position:
         """Return the position of the last attempt among the first `most` attempts after `after`;
         `after` if there is no attempt. No attempt will appear later at or before the returned
@@ -78,9 +62,6 @@ class SqlScan(Scan):
     def window(self, after: Position, through: Position) -> list[Piece]:
         """Return pieces that together contain each attempt after `after` and up to `through`
         exactly once."""
-
-    @abstractmethod
-    def _plan_table(self) -> list[Piece]: ...
 
     @abstractmethod
     def _ask(self, statement: str, *params: object) -> Sequence[Row]:
@@ -114,25 +95,10 @@ class SqlScan(Scan):
 
 def scan_of(options: ReadOptions) -> Scan:
     """Return the scan of the store that the URL names. Raises ConfigurationError."""
-    if split_url(options.url).scheme == "cassandra" and options.table is BACKLOG_READ:
-        from fairlead.pipeline.source.cassandra import CassandraScan
-
-        return CassandraScan(options)
-    return sql_scan_of(options)
-
-
-def sql_scan_of(options: ReadOptions) -> SqlScan:
-    """Return the scan of a store that a stream can follow. Raises ConfigurationError."""
     from fairlead.connect import task_store
 
-    scheme, table = split_url(options.url).scheme, options.table.name
-    if scheme == "cassandra":
-        raise ConfigurationError(
-            f"Cassandra keeps no {table}, only backlogs: read {table} from sqlite:///... or"
-            " postgresql://..."
-        )
-    task_store(options.url)  # refuses a URL of an unknown kind
-    if scheme == "sqlite":
+    task_store(options.url)  # refuses a URL of another kind
+    if split_url(options.url).scheme == "sqlite":
         from fairlead.pipeline.source.sqlite import SqliteScan
 
         return SqliteScan(options)

@@ -16,7 +16,7 @@ from fairlead.connect import task_store
 from fairlead.errors import SchemaMismatch, StoreUnavailable
 from fairlead.model.history import Position
 from fairlead.pipeline.source.options import ReadOptions
-from fairlead.pipeline.source.scan import Piece, SqlScan, ranges
+from fairlead.pipeline.source.scan import Piece, Scan, ranges
 from fairlead.ports.statements import Row
 
 ROWS_PER_PIECE = 250_000
@@ -30,12 +30,11 @@ _SQL = load("sqlite.sql", __package__)
 _BUSY_SECONDS = 30.0
 
 
-class SqliteScan(SqlScan):
+class SqliteScan(Scan):
     """Scan of SQLite. All executors must see the file, so they run on one machine.
 
     Attempts never change and row numbers are never reused, so the attempts present at planning are
-    read once. Pieces of tasks and the backlog are from different moments; a task may end before its
-    piece is read.
+    read once. Pieces of tasks are from different moments; a task may end before its piece is read.
     """
 
     offset_fields = ("rowid",)
@@ -62,7 +61,7 @@ class SqliteScan(SqlScan):
             while rows := cursor.fetchmany(self._options.batch_rows):
                 yield self._batch(list(zip(*rows, strict=True)))
 
-    def _plan_table(self) -> list[Piece]:
+    def plan(self) -> list[Piece]:
         """Return the pieces up to the present last row."""
         table = self._options.table.name
         first, last = self._ask(f"{table}_extent")[0]

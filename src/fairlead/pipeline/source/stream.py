@@ -16,7 +16,7 @@ from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.model.history import START, Position
 from fairlead.pipeline.source.options import ATTEMPTS_READ, ReadOptions
-from fairlead.pipeline.source.scan import ReadPart, read_part, sql_scan_of
+from fairlead.pipeline.source.scan import ReadPart, read_part, scan_of
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class FairleadStreamReader(DataSourceStreamReader):
                 " position at which the stream began"
             )
         self._options = options
-        self._scan = sql_scan_of(options)
+        self._scan = scan_of(options)
         self._began: Position | None = None
         self._planned: Position | None = None
 
