@@ -18,8 +18,6 @@ from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, InvalidTask
 from fairlead.urls import split_url
 
-_OPTIONS_OF_SPARK = frozenset({"path", "checkpointlocation"})
-
 
 class BulkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of one bulk submit. Give `app`, or `url` and perhaps `queue`."""
@@ -54,7 +52,7 @@ class BulkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Read options whose names may be in upper or lower case, as Spark passes them. Raise
         ConfigurationError."""
         given: dict[str, Any] = {key.lower(): value for key, value in options.items()}
-        given = {key: given[key] for key in given.keys() - _OPTIONS_OF_SPARK}
+        given.pop("path", None)  # from Spark
         try:
             read = msgspec.convert(given, cls, strict=False)
             bounds.text("submission_id", read.submission_id)

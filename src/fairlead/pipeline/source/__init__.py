@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
@@ -55,9 +54,3 @@ class FairleadSource(DataSource):
         from fairlead.pipeline.source.sink import BulkWriter
 
         return BulkWriter(schema, self.options, overwrite)
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Return the writer of a stream, which opens a submission for each micro-batch."""
-        from fairlead.pipeline.source.sink import BulkStreamWriter
-
-        return BulkStreamWriter(schema, self.options, overwrite)
