@@ -85,29 +85,14 @@ def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
     shown = shop.run("tune", "plan")
     assert "payouts: would be published; the declared weights stay in force" in shown
     assert "nothing was changed: this was a dry run; `tune apply` publishes" in shown
-    long, rows = [line.split() for line in shown.splitlines() if line.startswith("long")]
+    (long,) = [line.split() for line in shown.splitlines() if line.startswith("long")]
     assert (long[1], long[3], long[4]) == ("1", "0.8", "-20.0%") and " ".join(
         long[5:]
     ) == "one step of x1.25"
     assert float(long[2]) == pytest.approx(0.4, rel=0.05)
-    # Hours, tasks, weights, run time, worker time, due and got.
-    assert rows[1:] == ["3", "1,200", "1", "1", "4", "4,800", "50.0%", "80.0%"]
-    (planned,) = shop.run_json("tune", "plan")["queues"]
-    change = {of["fairness_key"]: of for of in planned["changes"]}["long"]
-    assert (change["guard"], change["factor"]) == ("step", pytest.approx(0.8))
-    assert change["evidence"] == {
-        "hours": 3,
-        "tasks": 1200,
-        "by_task": pytest.approx(1.0),
-        "by_time": pytest.approx(1.0),
-        "busy": 4800.0,
-        "run": pytest.approx(4.0),
-        "due": pytest.approx(0.5),
-        "got": pytest.approx(0.8),
-    }
     assert shop.app.management.weights("payouts") == {}
     done = shop.run_json("tune", "apply", "--author", "ann")
-    assert (done["applied"], done["objective"]) == (True, "worker-seconds")
+    assert done["applied"]
     assert [queue["outcome"] for queue in done["queues"]] == ["published"]
     assert shop.app.management.weights("payouts") == {
         "long": pytest.approx(0.8),
@@ -152,24 +137,16 @@ def test_limits_are_shown_with_their_changes_and_published_on_request(shop: Shop
     assert queue["limits"][0]["reason"] == "held" and queue["limits"][0]["guarded"] is None
 
 
-def test_the_settings_file_can_switch_limits_on_and_off(shop: Shop) -> None:
-    shop.hold_all_slots()
-    file = shop.folder / "contracts.toml"
-    file.write_text("limits = true\n")
-    (queue,) = shop.run_json("tune", "plan", "--contracts", str(file), "--queue", "mail")["queues"]
-    assert [change["guarded"] for change in queue["limits"]] == [13]
-    (queue,) = shop.run_json(
-        "tune", "plan", "--contracts", str(file), "--queue", "mail", "--no-limits"
-    )["queues"]
-    assert queue["limits"] == []
-
-
 def test_versions_are_listed_shown_and_rolled_back(shop: Shop) -> None:
     assert shop.run_json("policies") == {"policies": [], "switches": []}
     shop.run("tune", "apply", "--author", "ann")
     assert "active, in its canary window, canary queue" in shop.run("policies")
     (listed,) = shop.run_json("policies", "--queue", "payouts")["policies"]
-    assert (listed["version"], listed["author"], listed["why"]) == (1, "ann", "worker-seconds")
+    assert (listed["version"], listed["author"], listed["why"]) == (
+        1,
+        "ann",
+        "shares of worker time",
+    )
     assert listed["computed_at"].startswith("20")
     shown = shop.run("policies", "show", "1")
     assert (
@@ -229,28 +206,18 @@ def test_contracts_are_read_from_a_file(shop: Shop) -> None:
     )
     (queue,) = shop.run_json("tune", "plan", "--contracts", str(file))["queues"]
     assert queue["outcome"] == "nothing to change"  # the key already has four times the worker time
-    (queue,) = shop.run_json(
-        "tune", "plan", "--contracts", str(file), "--objective", "worker-seconds"
-    )["queues"]
+    file.write_text("[guards]\nstep = 2.0\n")
+    (queue,) = shop.run_json("tune", "plan", "--contracts", str(file))["queues"]
     assert min(change["guarded"] for change in queue["changes"]) == pytest.approx(
         0.5
     )  # one step of factor 2
-    (queue,) = shop.run_json("tune", "plan", "--queue", "payouts", "--half-life", "12h")["queues"]
-    assert queue["outcome"] == "would be published"
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
         (("tune", "off", "--apply"), 2, "No such option: --apply"),
-        (
-            ("tune", "plan", "--objective", "speed"),
-            2,
-            "'speed' is not one of",
-        ),
-        (("tune", "plan", "--objective", "contracts"), 2, "needs --contracts FILE"),
         (("tune", "off", "--queue", "unknown"), 2, "no queue named 'unknown'"),
-        (("tune", "plan", "--half-life", "soon"), 2, "duration 'soon'"),
         (("policies", "show", "9"), 1, "no version 9"),
         (("policies", "rollback", "9"), 1, "no version 9"),
         (("policies", "rollback", "0"), 2, "add --queue"),

@@ -18,7 +18,6 @@ from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned
 from fairlead.pipeline.settings import PipelineSettings
-from fairlead.pipeline.tuning.contracts import load
 from fairlead.pipeline.tuning.gold import Gold
 from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.pipeline.frames import T0, at, attempt
@@ -124,12 +123,8 @@ def test_a_published_change_of_weights_keeps_the_active_limits(world: LimitWorld
     assert tuned.limits[0].reason == "unchanged: limits are computed with --limits"
 
 
-def test_a_key_whose_weight_a_contract_or_a_person_fixed_gets_no_limit(world: LimitWorld) -> None:
+def test_a_key_whose_weight_a_person_set_gets_no_limit(world: LimitWorld) -> None:
     world.calm(3)
-    path = world.folder / "contracts.toml"
-    path.write_text('[[contract]]\nqueue = "q"\nfairness_key = "long"\nfixed = true\n')
-    settings, objective = load(path, None)
-    assert world.tuned(settings=settings, objective=objective).limits == []
     world.app.management.set_weight("q", "long", 1.0)
     assert world.tuned().limits == []
     world.app.management.set_weight("q", "long", None)

@@ -6,11 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from fairlead.cli.options import Json, actor_of
-from fairlead.cli.output import as_json, duration, say
+from fairlead.cli.output import as_json, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
@@ -19,7 +18,7 @@ from fairlead.pipeline.commands.access import existing_lake
 from fairlead.pipeline.commands.options import Author, LakeOptions, Url, Why
 from fairlead.pipeline.commands.output import failures, show_rows, watching
 from fairlead.pipeline.commands.policies import limit_text, weight_text
-from fairlead.pipeline.tuning.contracts import TuneObjective, load
+from fairlead.pipeline.tuning.contracts import load
 
 if TYPE_CHECKING:
     from fairlead.pipeline.jobs.tune import QueueTuned
@@ -40,16 +39,6 @@ Queues = Annotated[list[str] | None, typer.Option(help="Only this queue; repeata
 class PlanOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `tune plan`: the rules and the tables of the computation."""
 
-    objective: Annotated[
-        TuneObjective | None,
-        typer.Option(
-            help=(
-                "Source of each key's share of worker time: the weight of its tasks"
-                " (worker-seconds) or its share in --contracts (contracts). Default: contracts if"
-                " the file contains shares, else worker-seconds."
-            ),
-        ),
-    ] = None
     contracts: Annotated[
         Path | None,
         typer.Option(help="Contracts and guard rails (TOML).", exists=True, dir_okay=False),
@@ -65,13 +54,10 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
             "--limits/--no-limits",
             help=(
                 "Compute limits too (tasks of a key that each node may run at once), or remove all"
-                " limits. Default: the file's setting; without one, limits stay unchanged."
+                " limits. Default: limits stay unchanged."
             ),
             show_default=False,
         ),
-    ] = None
-    half_life: Annotated[
-        str | None, typer.Option(help="Half-life of past use, for example 24h.")
     ] = None
     keys: Annotated[int, typer.Option(min=1, help="Keys to show for each queue, at most.")] = 20
     url: Url = None
@@ -173,13 +159,8 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
         from fairlead.pipeline.jobs.tune import TuneOptions
         from fairlead.pipeline.jobs.tune import tune as run_tune
 
-        settings, objective = load(asked.contracts, asked.objective)
-        if (lasts := duration(asked.half_life)) is not None:
-            guards = msgspec.structs.replace(settings.guards, half_life=lasts.total_seconds())
-            settings = msgspec.structs.replace(settings, guards=guards)
         options = TuneOptions(
-            settings=settings,
-            objective=objective,
+            settings=load(asked.contracts),
             queues=tuple(asked.queue or ()),
             canary=tuple(asked.canary or ()),
             limits=asked.limits,
@@ -190,7 +171,7 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
         with watching("tuning") as on_rows:
             found = run_tune(app, lake, options, on_rows)
         if asked.json:
-            as_json({"objective": objective, "applied": apply, "queues": found})
+            as_json({"applied": apply, "queues": found})
             return
         _show(found, asked.keys, apply)
 
@@ -222,21 +203,6 @@ def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
                     "why": lambda c: c.reason,
                 },
             )
-            say("computed from gold.tenant_share: use of each key")
-            show_rows(
-                changes[:most],
-                {
-                    "fairness key": lambda c: c.fairness_key,
-                    "hours": lambda c: c.evidence.hours,
-                    "tasks": lambda c: f"{c.evidence.tasks:,}",
-                    "weight by task": lambda c: weight_text(c.evidence.by_task),
-                    "by time": lambda c: weight_text(c.evidence.by_time),
-                    "run s": lambda c: weight_text(c.evidence.run),
-                    "worker time s": lambda c: f"{c.evidence.busy:,.0f}",
-                    "due": lambda c: f"{c.evidence.due:.1%}",
-                    "got": lambda c: f"{c.evidence.got:.1%}",
-                },
-            )
         limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
         if limits:
             say("limits: slots of the key on each node")
@@ -258,12 +224,12 @@ def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
 
 
 def _size(change: Change) -> tuple[float, float]:
-    ratio, wanted = change.factor, change.raw / change.now
+    ratio, wanted = change.guarded / change.now, change.raw / change.now
     return max(ratio, 1 / ratio), max(wanted, 1 / wanted)
 
 
 def _change(change: Change) -> str:
-    return "" if change.guarded == change.now else f"{change.factor - 1:+.1%}"
+    return "" if change.guarded == change.now else f"{change.guarded / change.now - 1:+.1%}"
 
 
 def _size_of_limit(change: LimitChange) -> tuple[bool, float]:

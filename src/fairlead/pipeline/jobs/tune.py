@@ -18,7 +18,7 @@ from fairlead.operate.store.policies import KEPT_VERSIONS, Policy, PolicyDraft, 
 from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
 from fairlead.pipeline.tuning.canary import Verdict, judge
-from fairlead.pipeline.tuning.contracts import TuneObjective, TuneSettings
+from fairlead.pipeline.tuning.contracts import TuneSettings
 from fairlead.pipeline.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
 from fairlead.pipeline.tuning.gold import Gold, KeyUse
 from fairlead.pipeline.tuning.guard_rails import Guards, Situation
@@ -33,14 +33,12 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `tune`."""
 
     settings: TuneSettings = TuneSettings()
-    objective: TuneObjective = TuneObjective.WORKER_SECONDS
     queues: tuple[str, ...] = ()
     """Queues to tune; empty for all queues in the tables."""
     canary: tuple[str, ...] = ()
     """Queues that change first; if empty, the changing queue with the least work."""
     limits: bool | None = None
-    """Whether to compute limits too. False removes the limits in force; None keeps them unless the
-    settings decide."""
+    """Whether to compute limits too. False removes the limits in force; None keeps them."""
     author: str
     apply: bool = False
     """Whether to publish; False only reports."""
@@ -111,7 +109,7 @@ def tune(
     Raise BrokenLake; NotSupported if tasks are not in a SQL database; NotAllowed if another `tune`
     publishes at the same time.
     """
-    params = {"objective": options.objective, "queues": options.queues}
+    params = {"queues": options.queues}
     is_dry = nullcontext(JobRun("tune", params))
     with recorded(lake, app.clock, "tune", params) if options.apply else is_dry as run:
         return _Tuning(app, lake, options, run, on_rows).all()
@@ -123,7 +121,7 @@ class _Tuning:
     ) -> None:
         self._options = options
         self._guards = options.settings.guards
-        self._limits = options.settings.limits if options.limits is None else options.limits
+        self._limits = options.limits
         self._management = PolicyManagement(app.operate_context)
         self._now = app.clock.now()
         self._since = to_datetime(self._now) - timedelta(seconds=horizon(self._guards))
@@ -201,17 +199,12 @@ class _Tuning:
     def _keys(
         self, queue: str, use: Mapping[str, KeyUse], limits: Mapping[str, int]
     ) -> dict[str, Key]:
-        settings, weights, found = self._options.settings, self._management.weights(queue), {}
-        contracted = (
-            settings.due(queue) if self._options.objective == TuneObjective.CONTRACTS else {}
-        )
-        by_contract = settings.fixed(queue)
+        weights, found = self._management.weights(queue), {}
+        contracted = self._options.settings.due(queue)
         declared = {name: key.declared(self._guards.half_life) for name, key in use.items()}
         in_force = self._in_force(queue)
         for name, of_key in sorted(use.items()):
-            fixed = "fixed by its contract" if name in by_contract else None
-            if name in weights.by_person:
-                fixed = "its weight was set by a person"
+            fixed = "its weight was set by a person" if name in weights.by_person else None
             # The weights of the tasks are in force until a weight is computed. Of their mean and
             # that of the latest hour take the lower, so that the first step starts at no weight
             # that few tasks have.
@@ -322,7 +315,7 @@ class _Tuning:
         return PolicyDraft(
             queue=state.queue,
             author=self._options.author,
-            why=self._options.objective,
+            why="shares of worker time",
             computed_at=self._now,
             input_from=to_micros(self._since),
             input_to=None if newest is None else to_micros(newest),

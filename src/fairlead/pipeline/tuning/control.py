@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +26,9 @@ _FORGOTTEN = 64
 """Half-lives after which use counts nothing."""
 
 _ROUNDING = 1e-6
+
+_AS_COMPUTED = "as computed"
+_SUM = "limited: the sum of the weights must not change"
 
 _HOUR = 3600.0
 
@@ -75,40 +77,6 @@ class Key(msgspec.Struct, frozen=True):
     """Least and greatest weight in force in the last 24 hours; None if only `now` was."""
 
 
-class Guard(StrEnum):
-    """Guard rail that kept a weight from the computed one."""
-
-    HELD = "held"
-    DATA = "minimum data or fixed"
-    DEAD_BAND = "dead band"
-    BOUNDS = "bounds"
-    STEP = "step"
-    DAY = "day"
-    SUM = "sum"
-
-
-class Evidence(msgspec.Struct, frozen=True):
-    """Rows from which the weight of a key was computed."""
-
-    hours: int
-    """Hours in which the key had dispatches or worker time."""
-    tasks: int
-    """Number of dispatches."""
-    by_task: float | None
-    """Harmonic mean of the submitted weights over the tasks; None without dispatches. Later use
-    counts more in it, as in the other means."""
-    by_time: float | None
-    """Harmonic mean of the submitted weights over the worker time; None without worker time."""
-    busy: float
-    """Worker-seconds."""
-    run: float | None
-    """Mean run time in seconds; None without dispatches."""
-    due: float
-    """Fraction of the worker time of all keys to which the key is entitled, 0 to 1."""
-    got: float
-    """Fraction of the worker time of all keys that it had, 0 to 1."""
-
-
 class Change(msgspec.Struct, frozen=True):
     """Change of the weight of a key."""
 
@@ -119,13 +87,9 @@ class Change(msgspec.Struct, frozen=True):
     guarded: float
     """Weight within the guard rails, which may be published."""
     reason: str
+    """Guard rail between `raw` and `guarded`, in words."""
     is_tuned: bool
     """Whether a weight was computed; if not, `raw` is the weight of today."""
-    guard: Guard | None
-    """Guard rail between `raw` and `guarded`; None if they are equal."""
-    factor: float
-    """`guarded` / `now`."""
-    evidence: Evidence
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -186,29 +150,23 @@ def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Pr
     there are reasons to hold.
     """
     sums = {name: _summed(key.use, guards.half_life) for name, key in keys.items()}
-    evidence = _evidence(keys, sums)
     not_tuned = {
         name: why for name, key in keys.items() if (why := why_not_tuned(key, guards)) is not None
     }
     tuned = {name: key for name, key in keys.items() if name not in not_tuned}
     raw = _raw(tuned, sums, guards)
     moves = _moves(tuned, raw, guards)
-    to: float
-    guard: Guard | None
     held = holds(situation, guards)
     changes = []
     for name, key in keys.items():
         computed, is_tuned = raw.get(name, key.now), name in tuned
         if not is_tuned:
-            to, guard, why = key.now, Guard.DATA, not_tuned[name]
+            to, why = key.now, not_tuned[name]
         elif held:
-            to, guard, why = key.now, Guard.HELD, "held"
+            to, why = key.now, "held"
         else:
-            to, guard = moves[name]
-            why = _reason(key, to, guard, guards)
-        changes.append(
-            Change(name, key.now, computed, to, why, is_tuned, guard, to / key.now, evidence[name])
-        )
+            to, why = moves[name]
+        changes.append(Change(name, key.now, computed, to, why, is_tuned))
     return Proposal(changes, held)
 
 
@@ -245,23 +203,6 @@ def _summed(use: Sequence[Used], half_life: float) -> _Summed:
         strides += window.strides * counts
         weighted += window.weighted * counts
     return _Summed(tasks, busy, strides, weighted)
-
-
-def _evidence(keys: Mapping[str, Key], sums: Mapping[str, _Summed]) -> dict[str, Evidence]:
-    due, got = sum(key.due for key in keys.values()), sum(each.busy for each in sums.values())
-    return {
-        name: Evidence(
-            hours=sum(1 for window in key.use if window.tasks or window.busy),
-            tasks=sum(window.tasks for window in key.use),
-            by_task=sums[name].by_task,
-            by_time=sums[name].by_time,
-            busy=sum(window.busy for window in key.use),
-            run=sums[name].busy / sums[name].tasks if sums[name].tasks else None,
-            due=key.due / due,
-            got=sums[name].busy / got if got else 0.0,
-        )
-        for name, key in keys.items()
-    }
 
 
 def why_not_tuned(key: Key, guards: Guards) -> str | None:
@@ -301,16 +242,16 @@ def _raw(tuned: Mapping[str, Key], sums: Mapping[str, _Summed], guards: Guards) 
 
 
 class _Move(NamedTuple):
-    """Next weight of a key, and the guard rail that keeps it from the raw weight."""
+    """Next weight of a key, and the guard rail that keeps it from the raw weight, in words."""
 
     to: float
-    guard: Guard | None
+    why: str
 
 
 def _moves(tuned: Mapping[str, Key], raw: Mapping[str, float], guards: Guards) -> dict[str, _Move]:
     now = {name: key.now for name, key in tuned.items()}
     if raw == now:
-        return {name: _Move(weight, None) for name, weight in now.items()}
+        return {name: _Move(weight, _AS_COMPUTED) for name, weight in now.items()}
     bounds = {name: _bounds(key, guards) for name, key in tuned.items()}
     total = sum(key.due for key in tuned.values())
     allowed = _clamped(raw, bounds, total)
@@ -325,22 +266,24 @@ def _moves(tuned: Mapping[str, Key], raw: Mapping[str, float], guards: Guards) -
     moves = {}
     for name, key in tuned.items():
         to, goal, most = moved[name], goals[name], allowed[name]
-        guard: Guard | None = None
         if goals is now and _is_near(to, raw[name], guards.dead_band):
-            guard = Guard.DEAD_BAND
+            why = f"within {guards.dead_band:.0%} of what it should be"
         elif _is_near(to, raw[name], 0.0):
-            guard = None
+            why = _AS_COMPUTED
         elif not _is_near(to, goal, 0.0):
-            guard = Guard.SUM
+            why = _SUM
         elif goals is not now and not _is_near(goal, most, 0.0):
-            guard = (
-                Guard.STEP
-                if _is_near(goal, _within(most, _of_step(key, guards)), 0.0)
-                else Guard.DAY
+            is_step = _is_near(goal, _within(most, _of_step(key, guards)), 0.0)
+            why = (
+                f"one step of x{guards.step:g}"
+                if is_step
+                else f"at most x{guards.daily:g} in a day"
             )
+        elif most in bounds[name]:
+            why = f"at its bound, {to / key.due:.4g} times its share"
         else:
-            guard = Guard.BOUNDS if most in bounds[name] else Guard.SUM
-        moves[name] = _Move(to, guard)
+            why = _SUM
+        moves[name] = _Move(to, why)
     return moves
 
 
@@ -413,19 +356,3 @@ def _clamped(
         else:
             high = middle
     return at(high)
-
-
-def _reason(key: Key, to: float, guard: Guard | None, guards: Guards) -> str:
-    match guard:
-        case Guard.DEAD_BAND:
-            return f"within {guards.dead_band:.0%} of what it should be"
-        case Guard.SUM:
-            return "limited: the sum of the weights must not change"
-        case Guard.BOUNDS:
-            return f"at its bound, {to / key.due:.4g} times its share"
-        case Guard.STEP:
-            return f"one step of x{guards.step:g}"
-        case Guard.DAY:
-            return f"at most x{guards.daily:g} in a day"
-        case _:
-            return "as computed"
