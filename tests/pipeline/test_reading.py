@@ -244,37 +244,6 @@ def test_an_open_connection_still_reads_what_was_replaced(tmp_path: Path) -> Non
     assert selected(lake, "SELECT count(*) FROM bronze.attempts") == [(3,)]
 
 
-def test_rows_between_two_instants_are_read_from_files_that_may_have_them(tmp_path: Path) -> None:
-    lake = Warehouse(Location.of(tmp_path / "o'lake {[a-b]}"))
-    hours = [T0 + timedelta(hours=n, minutes=30) for n in range(5)]
-    put(lake, SERVICE, [row(SERVICE, window_start=at, busy_us=n) for n, at in enumerate(hours)])
-    put(lake, COST, [])
-    files = lake.table(SERVICE).files()
-    found = (
-        "SELECT busy_us FROM silver.service('2026-03-02 11:00', TIMESTAMPTZ '{} UTC') ORDER BY 1"
-    )
-    with open_views(lake) as connection:
-        assert (
-            list(select(connection, "FROM silver.service('2025-01-01', '2025-02-01')").rows) == []
-        )
-        all_time = "SELECT count(*) FROM silver.service('-infinity', 'infinity')"
-        assert list(select(connection, all_time).rows) == [(5,)]
-        for number in (0, 3, 4):
-            Path(file_name(files[number].path)).unlink()
-        two = found.format("2026-03-02 13:00:00")
-        assert list(select(connection, two).rows) == [(1,), (2,)]
-        one = found.format("2026-03-02 12:30:00")  # the end is not included
-        assert list(select(connection, one).rows) == [(1,)]
-        with pytest.raises(BrokenLake):
-            list(select(connection, found.format("2026-03-02 13:30:00.000001")).rows)
-        with pytest.raises(ConfigurationError, match="Conversion Error"):
-            select(connection, "FROM silver.service('monday', 'friday')")
-        with pytest.raises(ConfigurationError, match="gold.slo has not been made"):
-            select(connection, "FROM gold.slo('2026-03-02', '2026-03-03')")
-        none = "FROM gold.cost('2026-03-02', '2026-03-03')"
-        assert select(connection, none).columns == COST.column_names
-
-
 def test_an_erased_key_is_seen_by_no_reader(tmp_path: Path) -> None:
     lake = a_lake(tmp_path / "lake")
     builds = Builds(lake)

@@ -17,10 +17,7 @@ from fairlead.pipeline.reading.engine import (
     as_our_errors,
     close_outside,
     file_names,
-    list_of,
-    quoted_name,
     reach,
-    reader_of,
     rows_of,
     start,
 )
@@ -29,27 +26,10 @@ from fairlead.pipeline.schema import Table
 if TYPE_CHECKING:
     import duckdb
 
-    from fairlead.pipeline.reading.snapshots import TableAt
     from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _BATCH = 1000
 _DOT = re.compile(r"\s*\.\s*")
-_BETWEEN = """
-CREATE MACRO {table}(since, until) AS TABLE
-SELECT * FROM {rows}
-WHERE {instant} >= CAST(since AS TIMESTAMPTZ) AND {instant} < CAST(until AS TIMESTAMPTZ)
-"""
-
-# A list of files is no part of a plan, so constants choose them. One file is read if none fits,
-# because DuckDB reads at least one.
-_FITTING = """
-coalesce(nullif(list_transform(list_filter(list_zip({files}, {firsts}, {lasts}),
-    lambda file: make_timestamptz(file[3]) >= CAST(since AS TIMESTAMPTZ)
-        AND make_timestamptz(file[2]) < CAST(until AS TIMESTAMPTZ)),
-    lambda file: file[1]), []), {one})
-"""
-
-_ALL_TIME = -(1 << 62), 1 << 62
 
 
 def connect(
@@ -61,9 +41,6 @@ def connect(
 ) -> duckdb.DuckDBPyConnection:
     """Return a DuckDB connection with a view for each table of the lake, by its name
     (`gold.cost`), without Spark.
-
-    `gold.cost(since, until)` has the rows of the view with since <= day < until, and opens only
-    files that may have such rows; the instant of a table is that of its partitions.
 
     The views show the newest build as it is now; connect again to see later ones. Their files stay
     for 24 hours after they are replaced, unless `erase` removes a key. The connection reaches
@@ -107,28 +84,10 @@ def open_views(
     for schema in dict.fromkeys(table.name.partition(".")[0] for table in TABLES):
         connection.execute(f"CREATE SCHEMA {schema}")
     for table, at in seen.tables.items():
-        rows = rows_of(table, file_names(at))
-        fitting = reader_of(table, _fitting(table, at)) if at.files else rows
         with as_our_errors(memory):
-            connection.execute(f"CREATE VIEW {table.name} AS FROM {rows}")
-            connection.execute(
-                _BETWEEN.format(table=table.name, rows=fitting, instant=quoted_name(table.instant))
-            )
+            connection.execute(f"CREATE VIEW {table.name} AS FROM {rows_of(table, file_names(at))}")
     close_outside(connection, [name for at in seen.tables.values() for name in file_names(at)])
     return connection
-
-
-def _fitting(table: Table, at: TableAt) -> str:
-    """Return the list of the files that may have rows between the parameters `since` and `until`,
-    by the instants that the list of the snapshot notes."""
-    spans = [file.span.get(table.instant, _ALL_TIME) for file in at.files]
-    files = file_names(at)
-    return _FITTING.format(
-        files=list_of(files),
-        firsts=[first for first, _ in spans],
-        lasts=[last for _, last in spans],
-        one=list_of(files[:1]),
-    )
 
 
 def tables_in(text: str) -> list[Table]:
