@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.pipeline.dictionary import TABLES
-from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import parameters_of, start
-from fairlead.pipeline.reading.frames import with_tables
+from fairlead.pipeline.reading.frames import Frames, with_tables
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import flat_name
@@ -76,9 +75,8 @@ def micros(instant: datetime) -> int:
     return round(instant.timestamp() * 1_000_000)
 
 
-class MemoryTables(SmallTables):
-    """Tables in memory, as `fairlead.pipeline.in_memory` describes them, because a lake flushes each hour
-    to disk."""
+class MemoryTables(Frames):
+    """Tables in memory, because a lake flushes each hour to disk."""
 
     def __init__(self, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         self._rows: dict[str, dict[str, list[dict[str, Any]]]] = {}
@@ -88,31 +86,20 @@ class MemoryTables(SmallTables):
             for each in given:
                 self._put(by_name[name], dict(each))
 
-    def rows(self, table: Table) -> list[dict[str, Any]]:
-        return [
-            each
-            for part in sorted(self._rows.get(table.name, {}))
-            for each in self._rows[table.name][part]
-        ]
-
     def parts(self, table: Table) -> list[str]:
         return sorted(part for part, rows in self._rows.get(table.name, {}).items() if rows)
 
-    def select(self, text: str, parts: PartsOf = all_parts, **given: Any) -> list[dict[str, Any]]:
+    def totals(
+        self, text: str, parts: PartsOf = all_parts, given: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         def rows_of(table: Table) -> str:
             self._connection.register(flat_name(table), self._load(table, parts(table)))
             return flat_name(table)
 
         text = with_tables(text, rows_of)
-        cursor = self._connection.execute(text, parameters_of(text, given))
+        cursor = self._connection.execute(text, parameters_of(text, given or {}))
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-    def replace(self, table: Table, rows: pa.Table, parts: Collection[str]) -> None:
-        for part in parts:
-            self._rows.setdefault(table.name, {})[part] = []
-        for each in rows.to_pylist():
-            assert self._put(table, each) in parts
 
     def _load(self, table: Table, parts: Collection[str] | None) -> pa.Table:
         known = self._rows.get(table.name, {})

@@ -23,7 +23,7 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import at, attempt
 from tests.pipeline.silver_rows import served, waited
-from tests.pipeline.tables_by_hand import MemoryTables, row
+from tests.pipeline.tables_by_hand import MemoryTables, row, rows_of
 from tests.tiers import examples
 
 
@@ -148,7 +148,7 @@ def test_an_incident_is_the_same_whatever_days_are_asked_for(
     assert some == [
         each for each in everything if since <= each.start_at < until + timedelta(days=1)
     ]
-    left = {row["incident_id"] for row in tables.rows(INCIDENTS)}
+    left = {row["incident_id"] for row in rows_of(lake, INCIDENTS)}
     assert left == {each.incident_id for each in everything}
 
 
@@ -193,10 +193,8 @@ def test_days_without_tables_are_not_searched(
 ) -> None:
     asked: list[Any] = []
     tables = MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(10, 16)]})
-    select = tables.select
-    monkeypatch.setattr(
-        tables, "select", lambda *of, **more: asked.append(of) or select(*of, **more)
-    )
+    totals = tables.totals
+    monkeypatch.setattr(tables, "totals", lambda *of: asked.append(of) or totals(*of))
     first, counts = found(lake, tables), []
     for days in (1, 100):
         asked.clear()

@@ -14,9 +14,10 @@ import pytest
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyState, SwitchMode
 from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned
+from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.tuning.gold import Gold
 from fairlead.pipeline.tuning.guard_rails import Guards
@@ -284,7 +285,7 @@ def test_limits_are_computed_from_tables_built_by_spark(
     world.serve()
     build(JobContext(on_warehouse, world.lake, world.clock), PipelineSettings())
 
-    gold = Gold(SmallTables(world.lake), world.clock.at)
+    gold = Gold(Frames(world.lake, Snapshots(world.lake).look()), world.clock.at)
     use = gold.use(T0 - timedelta(hours=1), peaks=True)
     workers = gold.workers(T0 - timedelta(hours=1))["q"]
     assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [

@@ -47,18 +47,14 @@ def settle(lake: Warehouse, store_id: str, checked: Position, now: int) -> None:
     """Remove the attempts of this store at or before `checked`, because they agreed with the
     store."""
     table = lake.table(LEDGER)
-    is_elsewhere = pc.field("store_id") != store_id
+    stays = (pc.field("store_id") != store_id) | _is_behind(checked)
+
+    def without_settled(rows: pa.Table) -> pa.Table | None:
+        kept = rows.filter(stays)
+        return None if kept.num_rows == rows.num_rows else kept
+
     for part in sorted({file.part for file in table.files()}):
-        while True:
-            seen = table.state()
-            rows = table.load([part], snapshot=seen.snapshot)
-            kept = rows.filter(is_elsewhere | _is_behind(checked))
-            if kept.num_rows == rows.num_rows:
-                break
-            written = table.write(kept, "settled", seen)
-            if table.replace([part], written, seen):
-                break
-            table.take_away(written)
+        table.rewrite([part], without_settled, "settled")
     table.tend(now)
 
 

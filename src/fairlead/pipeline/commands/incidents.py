@@ -29,15 +29,16 @@ def incidents(options: IncidentsOptions) -> None:
     gold.incidents. Example: fairlead pipeline incidents --since 2026-11-01 --until 2026-11-07
     """
     with failures():
-        from fairlead.pipeline.in_memory import SmallTables
         from fairlead.pipeline.jobs import incidents as job
+        from fairlead.pipeline.reading.frames import Frames
+        from fairlead.pipeline.reading.snapshots import Snapshots
         from fairlead.pipeline.settings import load
 
         rules = load(options.settings).incidents
         since, until = options.period.instants()
         lake = existing_lake(options.tables.lake, options.tables.catalog)
-        tables = SmallTables(lake)
-        with watching("searching") as on_rows:
+        seen = Snapshots(lake).look()
+        with Frames(lake, seen) as tables, watching("searching") as on_rows:
             found = job.incidents(lake, tables, SYSTEM_CLOCK, rules, since, until, on_rows)
         if options.json:
             as_json(found)

@@ -179,25 +179,22 @@ def _delete(lake: Warehouse, table: Table, key: str, days: Collection[str]) -> N
     texts of these days, which may quote attempts of the key. Load one partition at a time."""
     here = lake.table(table)
     for part in sorted({file.part for file in here.files()}):
-        while True:
-            seen = here.state()
-            rows = here.load([part], snapshot=seen.snapshot)
+        quotes = table is FAILURES and part[:10] in days
+
+        def without_key(rows: pa.Table, quotes: bool = quotes) -> pa.Table | None:
             gone = _names_key(table, rows, key)
             kept = rows.filter(pc.invert(gone))
-            has_texts = table is FAILURES and part[:10] in days and _has_texts(kept)
-            if has_texts:
+            if quotes and _has_texts(kept):
                 number = kept.schema.get_field_index("error_text")
                 empty = pa.nulls(kept.num_rows, pa.string())
                 kept = kept.set_column(number, kept.schema.field(number), empty)
             elif kept.num_rows == rows.num_rows:
-                break
+                return None
             if table is ATTEMPTS:
                 ledger.add(lake, rows.filter(gone), "erase")
-            written = here.write(kept, "erase", seen)
-            if here.replace([part], written, seen):
-                break
-            # Another process has added rows meanwhile: read the partition again.
-            here.take_away(written)
+            return kept
+
+        here.rewrite([part], without_key, "erase")
 
 
 def _names_key(table: Table, rows: pa.Table, key: str) -> pa.ChunkedArray:

@@ -16,7 +16,6 @@ from fairlead.errors import ConfigurationError
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.incidents.detector import MINUTE, Rules
 from fairlead.pipeline.incidents.over_history import (
     DAY_MINUTES,
@@ -25,6 +24,7 @@ from fairlead.pipeline.incidents.over_history import (
     incidents_from,
 )
 from fairlead.pipeline.parts import dates_of, hours_between, micros_of
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.runs import OnRows, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.layout import DAY_US
@@ -57,7 +57,7 @@ class IncidentRow(msgspec.Struct, frozen=True):
 
 def incidents(
     lake: Warehouse,
-    tables: SmallTables,
+    tables: Frames,
     clock: Clock,
     rules: Rules,
     since: datetime | None = None,
@@ -86,7 +86,10 @@ def incidents(
             found += [history.row(window) for window in windows]
             run.rows_in += sum(map(len, history.day(midnight).values()))
             history.drop_before(midnight)
-        tables.replace(INCIDENTS, _table(found), days)
+        rows = _table(found)
+        lake.table(INCIDENTS).rewrite(
+            days, lambda known: rows if found or known.num_rows else None, "incidents"
+        )
         on_rows(INCIDENTS.name, len(found))
         run.rows_out = len(found)
     return found
@@ -99,13 +102,13 @@ def _table(rows: Iterable[IncidentRow]) -> pa.Table:
 class _History:
     """Minutes of all queues, read from the tables a day at a time."""
 
-    def __init__(self, tables: SmallTables) -> None:
+    def __init__(self, tables: Frames) -> None:
         """Raise ConfigurationError for empty tables."""
         self._tables = tables
         hours = sorted({*tables.parts(SERVICE), *tables.parts(BACKLOG)})
         if not hours:
             raise ConfigurationError("silver is empty; run `fairlead pipeline build`")
-        [first] = tables.select(_STATEMENTS["first_minute"], lambda table: hours[:1])
+        [first] = tables.totals(_STATEMENTS["first_minute"], lambda table: hours[:1])
         self.known_from: int = first["first"]
         """First minute of the tables."""
         self.known = micros_of(hours[-1]) // MINUTE + 60
@@ -155,7 +158,7 @@ class _History:
         def parts(table: Table) -> list[str]:
             return [part for part in self._tables.parts(table) if part[:10] in days]
 
-        return self._tables.select(_STATEMENTS[statement], parts, **given)
+        return self._tables.totals(_STATEMENTS[statement], parts, given)
 
     def row(self, window: IncidentWindow) -> IncidentRow:
         """Return the row of an incident."""

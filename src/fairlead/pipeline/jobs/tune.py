@@ -15,7 +15,8 @@ from fairlead.app import App
 from fairlead.clock import to_datetime, to_micros
 from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.operate.store.policies import KEPT_VERSIONS, Policy, PolicyDraft, PolicyState
-from fairlead.pipeline.in_memory import SmallTables
+from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
 from fairlead.pipeline.tuning.canary import Verdict, judge
 from fairlead.pipeline.tuning.contracts import TuneSettings
@@ -111,13 +112,22 @@ def tune(
     """
     params = {"queues": options.queues}
     is_dry = nullcontext(JobRun("tune", params))
-    with recorded(lake, app.clock, "tune", params) if options.apply else is_dry as run:
-        return _Tuning(app, lake, options, run, on_rows).all()
+    with (
+        recorded(lake, app.clock, "tune", params) if options.apply else is_dry as run,
+        Frames(lake, Snapshots(lake).look()) as tables,
+    ):
+        return _Tuning(app, lake, tables, options, run, on_rows).all()
 
 
 class _Tuning:
     def __init__(
-        self, app: App, lake: Warehouse, options: TuneOptions, run: JobRun, on_rows: OnRows
+        self,
+        app: App,
+        lake: Warehouse,
+        tables: Frames,
+        options: TuneOptions,
+        run: JobRun,
+        on_rows: OnRows,
     ) -> None:
         self._options = options
         self._guards = options.settings.guards
@@ -125,7 +135,7 @@ class _Tuning:
         self._management = PolicyManagement(app.operate_context)
         self._now = app.clock.now()
         self._since = to_datetime(self._now) - timedelta(seconds=horizon(self._guards))
-        self._gold = Gold(SmallTables(lake), to_datetime(self._now))
+        self._gold = Gold(tables, to_datetime(self._now))
         self._situations = Situations(app, lake, self._gold, horizon(self._guards))
         self._workers = self._gold.workers(self._since) if self._limits else {}
         self._run = run

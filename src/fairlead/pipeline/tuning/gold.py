@@ -14,9 +14,9 @@ from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.operate.store.policies import PolicyDraft
 from fairlead.pipeline.definitions.windows import HOUR, MINUTE
-from fairlead.pipeline.in_memory import SmallTables
 from fairlead.pipeline.parts import dates_of, hours_between
 from fairlead.pipeline.quality import IS_SOUND
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.tuning.canary import Measured, Wait, misallocated
 from fairlead.pipeline.tuning.control import Used, declared_weight
 from fairlead.pipeline.tuning.limit_control import Workers
@@ -44,7 +44,7 @@ class KeyUse(NamedTuple):
 class Gold:
     """Gold tables up to `now`, an aware instant."""
 
-    def __init__(self, tables: SmallTables, now: datetime) -> None:
+    def __init__(self, tables: Frames, now: datetime) -> None:
         self._tables = tables
         self._now = now
 
@@ -146,10 +146,8 @@ class Gold:
         first, end = to_micros(since), to_micros(until or self._now + CLOCKS_DIFFER)
         hours = hours_between(first, end)
         dates = dates_of(hours)
-        return self._tables.select(
+        return self._tables.totals(
             _STATEMENTS[statement].replace("{sound}", f"({IS_SOUND})"),
             lambda table: hours if table.by == "hour" else dates,
-            since=first,
-            until=end,
-            **given,
+            {**given, "since": first, "until": end},
         )

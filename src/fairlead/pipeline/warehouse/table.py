@@ -220,6 +220,24 @@ class WarehouseTable:
 
         return self._commit(seen, change, properties)
 
+    def rewrite(
+        self,
+        parts: Collection[str],
+        change: Callable[[pa.Table], pa.Table | None],
+        name: str,
+    ) -> None:
+        """Replace the rows of these partitions by those that `change` returns (None: leave them),
+        and start again if another writer was first. Raise BrokenLake, StoreUnavailable."""
+        while True:
+            seen = self.state()
+            rows = change(self.load(parts, snapshot=seen.snapshot))
+            if rows is None:
+                return
+            written = self.write(rows, name, seen)
+            if self.replace(parts, written, seen):
+                return
+            self.take_away(written)
+
     def take_away(self, written: Iterable[Written]) -> None:
         """Remove files of a refused commit. Remove them at once, because they may contain rows of
         a key that was erased meanwhile."""
