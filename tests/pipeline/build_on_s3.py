@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.definitions.tasks import TASKS
@@ -53,13 +54,19 @@ def main(lake: str, catalog: str, master: str, kill: str = "") -> None:
     spark = session(master, "fairlead tests", settings, warehouse)
     killed: list[int] = []
 
-    def on_rows(table: str, rows: int) -> None:
+    replace = WarehouseTables.replace
+
+    def replace_and_kill(*of: Any) -> int:
+        rows = replace(*of)
         if kill and not killed:
             killed.append(executors(spark.sparkContext.applicationId)[0])
             os.kill(killed[0], signal.SIGKILL)
+        return rows
+
+    WarehouseTables.replace = replace_and_kill  # type: ignore[method-assign]
 
     job = JobContext(spark, warehouse, SYSTEM_CLOCK)
-    first = build(job, SETTINGS, on_rows=on_rows)
+    first = build(job, SETTINGS)
     again = build(job, SETTINGS)
     tasks = WarehouseTables(spark, warehouse, SYSTEM_CLOCK).read(TASKS)
     found = {

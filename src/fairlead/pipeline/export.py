@@ -82,11 +82,8 @@ class HistoryExporter(ABC):
         self._rows = rows
         self._attempts = lake.table(ATTEMPTS)
 
-    def round(
-        self, on_rows: Callable[[int], None] = lambda rows: None, batches: int | None = None
-    ) -> Exported:
-        """Export all history below the horizon, or at most `batches` batches of each feed; call
-        `on_rows` with the number of rows after each batch.
+    def round(self, batches: int | None = None) -> Exported:
+        """Export all history below the horizon, or at most `batches` batches of each feed.
 
         Raise StoreUnavailable, BrokenLake, and CheckFailed when the lake has rows that the store
         does not have.
@@ -101,7 +98,6 @@ class HistoryExporter(ABC):
                 rows, written = self._batch(table, read)
                 moved[table] += rows
                 files += written
-                on_rows(rows)
                 if rows < self._rows:
                     break
             else:

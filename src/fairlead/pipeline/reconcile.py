@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import add
 
 import msgspec
@@ -40,7 +39,6 @@ def reconcile(
     clock: Clock,
     piece: int = PIECE,
     pieces: int | None = None,
-    on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Reconciled:
     """Compare the attempts exported since the last comparison, in pieces.
 
@@ -48,8 +46,7 @@ def reconcile(
     CheckFailed with each piece that differs, and record nothing. Raise BrokenLake if a file cannot
     be read, and StoreUnavailable.
 
-    piece: rows of a piece. pieces: greatest number of pieces; None for all. on_rows: callback with
-    the number of rows of each compared piece.
+    piece: rows of a piece. pieces: greatest number of pieces; None for all.
     """
     read = history.database.read_now
     store_id = read(history.store_id())
@@ -77,7 +74,6 @@ def reconcile(
             differences.append(f"{position} to {until}: {', '.join(texts)}")
         rows, busy_us = rows + in_store.rows, busy_us + in_store.busy_us
         done, position = done + 1, until
-        on_rows(in_store.rows)
     if differences:
         raise CheckFailed(f"the lake differs from the store {store_id}. " + ". ".join(differences))
     if reader is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,9 +44,6 @@ RUNS = Table(
 
 
 NOTHING_TO_DO = "nothing to do"
-
-OnRows = Callable[[str, int], None]
-"""Callback for each finished table, or part of one: name of the table, number of rows."""
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -52,10 +52,10 @@ def build(options: BuildOptions) -> None:
             text = f"{len(hours)} hours changed{'; every table is rebuilt' if todo.full else ''}"
             print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)
             return
-        with job_on(options.tables) as job, watching("building") as on_rows:
+        with job_on(options.tables) as job, watching("building"):
             from fairlead.pipeline.jobs.build import build as run_build
 
-            run = run_build(job, settings, options.full, on_rows)
+            run = run_build(job, settings, options.full)
         print_run(run, options.json)
 
 
@@ -74,8 +74,8 @@ def check(options: CheckOptions) -> None:
     """
     with failures():
         lake = existing_lake(options.lake, options.catalog)
-        with watching("checking") as on_rows:
+        with watching("checking"):
             from fairlead.pipeline.jobs.checks import check as run_check
 
-            run = run_check(lake, SYSTEM_CLOCK, on_rows)
+            run = run_check(lake, SYSTEM_CLOCK)
         print_run(run, options.json)

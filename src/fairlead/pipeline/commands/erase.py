@@ -50,8 +50,8 @@ def erase(options: EraseOptions) -> None:
                 )
             say("later exports may contain this key again")
             return
-        with watching("erasing") as on_rows:
-            done = job.erase(lake, options.key, SYSTEM_CLOCK, options.dry_run, on_rows)
+        with watching("erasing"):
+            done = job.erase(lake, options.key, SYSTEM_CLOCK, options.dry_run)
     if options.json:
         as_json(done)
     else:

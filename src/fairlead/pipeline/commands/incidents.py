@@ -38,8 +38,8 @@ def incidents(options: IncidentsOptions) -> None:
         since, until = options.period.instants()
         lake = existing_lake(options.tables.lake, options.tables.catalog)
         seen = Snapshots(lake).look()
-        with Frames(lake, seen) as tables, watching("searching") as on_rows:
-            found = job.incidents(lake, tables, SYSTEM_CLOCK, rules, since, until, on_rows)
+        with Frames(lake, seen) as tables, watching("searching"):
+            found = job.incidents(lake, tables, SYSTEM_CLOCK, rules, since, until)
         if options.json:
             as_json(found)
             return

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,8 +54,8 @@ def ingest(options: IngestOptions) -> None:
             print_result(options.json, {"unexported": behind}, text)
             return
         while True:
-            with watching("exporting") as on_rows:
-                done = _exported(exporter, lake, partial(on_rows, "attempts"))
+            with watching("exporting"):
+                done = _exported(exporter, lake)
             text = f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f} s"
             print_result(options.json, done, text)
             if pause is None:
@@ -65,14 +63,12 @@ def ingest(options: IngestOptions) -> None:
             time.sleep(pause.total_seconds())
 
 
-def _exported(
-    exporter: Exporter | RunExporter, lake: Warehouse, on_rows: Callable[[int], None]
-) -> Exported:
+def _exported(exporter: Exporter | RunExporter, lake: Warehouse) -> Exported:
     """Do one round of the exporter, recorded as a run if it moved rows or failed."""
     from fairlead.pipeline.runs import NOTHING_TO_DO, recorded
 
     with recorded(lake, SYSTEM_CLOCK, "ingest", {}, keep_idle=False) as run:
-        done = exporter.round(on_rows)
+        done = exporter.round()
         run.rows_in = run.rows_out = done.attempts + done.events
         if not run.rows_out:
             run.state = NOTHING_TO_DO

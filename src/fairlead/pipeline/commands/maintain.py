@@ -65,14 +65,13 @@ def maintain(options: MaintainOptions) -> None:
         lake = existing_lake(options.lake, options.catalog)
         keep = duration(options.keep_runs)
         sources = Sources(lake, SYSTEM_CLOCK, partial(history_of, options.url))
-        with watching("maintaining") as on_rows:
+        with watching("maintaining"):
             done = run_maintain(
                 sources,
                 keep,
                 options.keep_days,
                 skip,
                 options.dry_run,
-                lambda step, table, rows: on_rows(f"{step} {table}", rows),
             )
     if options.json:
         as_json(done)

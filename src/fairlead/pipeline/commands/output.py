@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,20 +43,11 @@ def failures() -> Iterator[None]:
 
 
 @contextmanager
-def watching(what: str) -> Iterator[Callable[[str, int], None]]:
-    """Show progress on a terminal; the callback takes a table and the rows added to it."""
+def watching(what: str) -> Iterator[None]:
+    """Show on a terminal that the work goes on."""
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda table, rows: None
-        return
-    done: dict[str, int] = {}
-    with console.status(what) as shown:
-
-        def on_rows(table: str, rows: int) -> None:
-            done[table] = done.get(table, 0) + rows
-            shown.update(f"{what}: {table} {done[table]:,} rows")
-
-        yield on_rows
+    with console.status(what) if console.is_terminal else nullcontext():
+        yield
 
 
 def instant_of(text: str | None) -> datetime | None:

@@ -135,9 +135,9 @@ def replay(options: ReplayOptions) -> None:
         with (
             nullcontext() if options.here else session_of(options.spark) as spark,
             _runner(arrivals, spark) as runner,
-            watching(f"replaying about {runs(plan):,} runs") as on_rows,
+            watching(f"replaying about {runs(plan):,} runs"),
         ):
-            found = study(arrivals, plan, runner, on_rows)
+            found = study(arrivals, plan, runner)
         show(found, plan, arrivals, time.monotonic() - started, options.json)
 
 

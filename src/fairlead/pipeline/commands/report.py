@@ -41,12 +41,12 @@ def report(options: ReportOptions) -> None:
         warehouse = existing_lake(options.lake, options.catalog)
         since, until = options.period.instants()
         unexported = None if options.url is None else exporter_of(options.url, warehouse).behind()
-        with watching("reporting") as on_rows:
+        with watching("reporting"):
             from fairlead.pipeline.jobs.report import report as run_report
             from fairlead.pipeline.report.data import Selection
 
             selection = Selection(
                 since=since, until=until, hash_keys=options.hash_keys, unexported=unexported
             )
-            run = run_report(warehouse, SYSTEM_CLOCK, options.out, selection, on_rows)
+            run = run_report(warehouse, SYSTEM_CLOCK, options.out, selection)
     print_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")

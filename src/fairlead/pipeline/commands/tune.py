@@ -168,8 +168,8 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
             apply=apply,
         )
         lake = existing_lake(asked.lake.lake, asked.lake.catalog)
-        with watching("tuning") as on_rows:
-            found = run_tune(app, lake, options, on_rows)
+        with watching("tuning"):
+            found = run_tune(app, lake, options)
         if asked.json:
             as_json({"applied": apply, "queues": found})
             return

@@ -17,7 +17,7 @@ from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
 from fairlead.pipeline.parts import dates_of
-from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
@@ -37,12 +37,7 @@ def next_plan(warehouse: Warehouse, settings: PipelineSettings, full: bool) -> B
     return build_plan.plan(Snapshots(warehouse), digest(settings), full)
 
 
-def build(
-    job: JobContext,
-    settings: PipelineSettings,
-    full: bool = False,
-    on_rows: OnRows = lambda table, rows: None,
-) -> JobRun:
+def build(job: JobContext, settings: PipelineSettings, full: bool = False) -> JobRun:
     """Build the tables from the partitions of bronze that changed, or with `full` from all of them.
 
     Raise CheckFailed and publish nothing if a check fails, BrokenLake for damaged files or when
@@ -56,7 +51,7 @@ def build(
             run.state = NOTHING_TO_DO
             return run
         tables.hold()
-        _compute(Build(job.spark, tables, todo, settings, on_rows), todo, run)
+        _compute(Build(job.spark, tables, todo, settings), todo, run)
         tables.publish(build_plan.facts(tables, todo, digest(settings)))
     return run
 

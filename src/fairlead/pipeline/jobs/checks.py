@@ -25,7 +25,7 @@ from fairlead.pipeline.parts import (
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
-from fairlead.pipeline.runs import Check, JobRun, OnRows, recorded
+from fairlead.pipeline.runs import Check, JobRun, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -75,7 +75,7 @@ SELECT (SELECT count(started_at) FROM {bronze.attempts} WHERE $sound AND ($withi
 """
 
 
-def check(warehouse: Warehouse, clock: Clock, on_rows: OnRows = lambda table, rows: None) -> JobRun:
+def check(warehouse: Warehouse, clock: Clock) -> JobRun:
     """Check that files are whole, that keys are unique, and that the layers agree: the newest
     build with the rows of bronze that it has read. Raise BrokenLake, CheckFailed."""
     with recorded(warehouse, clock, "check", {}) as run:
@@ -85,7 +85,6 @@ def check(warehouse: Warehouse, clock: Clock, on_rows: OnRows = lambda table, ro
                 found = file_check(tables, table, sum(file.rows for file in at.files))
                 run.rows_in += found.found
                 run.checks.append(found)
-                on_rows(table.name, found.found)
         run.checks += _of_build(warehouse, snapshots, run)
         require(run.checks)
     return run

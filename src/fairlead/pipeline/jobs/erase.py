@@ -23,7 +23,7 @@ from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.parts import hours_of
 from fairlead.pipeline.reading.query import open_views, views_of
-from fairlead.pipeline.runs import NOTHING_TO_DO, OnRows, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import bury, readmit, tombstone
 from fairlead.pipeline.warehouse.builds import Build, Builds
@@ -49,13 +49,7 @@ class Erasure(msgspec.Struct, frozen=True):
     """Days whose sums include the erased rows until the next build."""
 
 
-def erase(
-    lake: Warehouse,
-    key: str,
-    clock: Clock,
-    dry_run: bool = False,
-    on_rows: OnRows = lambda table, rows: None,
-) -> Erasure:
+def erase(lake: Warehouse, key: str, clock: Clock, dry_run: bool = False) -> Erasure:
     """Erase the key; with `dry_run`, only count the rows that name it. A build that runs meanwhile
     cannot publish. Raise BrokenLake, ConfigurationError, StoreUnavailable."""
     stone = _stone(lake, key)
@@ -74,7 +68,6 @@ def erase(
         # Attempts last, so that a run after a crash still finds the days of the key.
         for table in sorted(TABLES, key=lambda table: table is ATTEMPTS):
             _delete(lake, table, key, days)
-            on_rows(table.name, before.get(table.name, 0))
         _publish(builds, lambda build: _at_present(lake, build), clock.now())
         for table in TABLES:
             _expire(lake, table, clock.now)

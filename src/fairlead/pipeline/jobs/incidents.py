@@ -25,7 +25,7 @@ from fairlead.pipeline.incidents.over_history import (
 )
 from fairlead.pipeline.parts import dates_of, hours_between, micros_of
 from fairlead.pipeline.reading.frames import Frames
-from fairlead.pipeline.runs import OnRows, recorded
+from fairlead.pipeline.runs import recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -62,7 +62,6 @@ def incidents(
     rules: Rules,
     since: datetime | None = None,
     until: datetime | None = None,
-    on_rows: OnRows = lambda table, rows: None,
 ) -> list[IncidentRow]:
     """Find the incidents that began on the days from `since` to `until`, in order, and replace the
     rows of these days in gold.incidents.
@@ -90,7 +89,6 @@ def incidents(
         lake.table(INCIDENTS).rewrite(
             days, lambda known: rows if found or known.num_rows else None, "incidents"
         )
-        on_rows(INCIDENTS.name, len(found))
         run.rows_out = len(found)
     return found
 

@@ -44,7 +44,6 @@ from fairlead.pipeline.gold.tenant_share import tenant_share
 from fairlead.pipeline.jobs.totals import TablesOfJob
 from fairlead.pipeline.jobs.touched import Touched, touched
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT, quarantined, sound, sound_events
-from fairlead.pipeline.runs import OnRows
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.silver.backlog import backlog
@@ -76,13 +75,11 @@ class Build:
         tables: WarehouseTables,
         plan: BuildPlan,
         settings: PipelineSettings,
-        on_rows: OnRows,
     ) -> None:
         self._spark = spark
         self._tables = tables
         self._plan = plan
         self._settings = settings
-        self._on_rows = on_rows
         self._failed = False
         self.rows: dict[str, int] = {}
         self.totals = TablesOfJob(spark, tables)
@@ -333,7 +330,6 @@ class Build:
             self.rows[table.name] = 0
         else:
             self.rows[table.name] = self._tables.replace(table, rows, parts, few)
-        self._on_rows(table.name, self.rows[table.name])
 
 
 class _Stopped(Exception):

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -23,7 +22,7 @@ from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.retention import drop_before, first_day
-from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Check, JobRun, OnRows, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Check, JobRun, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import BUILDS, Builds
 from fairlead.pipeline.warehouse.compaction import compact, to_compact
@@ -84,7 +83,6 @@ def maintain(
     keep_days: int | None = None,
     skip: Collection[StepName] = (),
     dry_run: bool = False,
-    on_rows: Callable[[StepName, str, int], None] = lambda step, table, rows: None,
 ) -> Maintained:
     """Compact small files, remove snapshots and files that nobody needs, compare the lake with the
     store, and check all tables.
@@ -101,7 +99,7 @@ def maintain(
         elif name == "retain" and "reconcile" in failed and not dry_run:
             steps.append(Step(name, "skipped", "the lake differs from the store"))
         else:
-            night = _Night(sources, keep, keep_days, dry_run, partial(on_rows, name))
+            night = _Night(sources, keep, keep_days, dry_run)
             steps.append(_tried(name, getattr(night, name)))
     return Maintained(steps)
 
@@ -115,7 +113,6 @@ class _Night:
     keep: timedelta | None
     keep_days: int | None
     dry_run: bool
-    on_rows: OnRows
 
     def compact(self) -> Step:
         lake, now = self.sources.lake, self.sources.clock.now()
@@ -125,7 +122,7 @@ class _Night:
             return Step("compact", "planned", f"{parts:,} partitions would be compacted")
         with recorded(lake, self.sources.clock, "compact", {}) as run:
             for table in SMALL_FILES:
-                done = compact(lake.table(table), now, partial(self.on_rows, table.name))
+                done = compact(lake.table(table), now)
                 run.rows_in += done.rows
                 run.rows_out += done.rows
                 run.tables[table.name] = done.rows
@@ -166,9 +163,7 @@ class _Night:
                 here = lake.table(table)
                 here.drop_branches(now - DAY_US)
                 snapshots += here.expire_unneeded(now)
-                removed = here.sweep(now - DAY_US)
-                run.rows_out += removed
-                self.on_rows(table.name, removed)
+                run.rows_out += here.sweep(now - DAY_US)
         what = f"{snapshots:,} snapshots, {run.rows_out:,} files removed"
         return Step("expire", "done", what, notes=noted(aged, "removed"))
 
@@ -177,7 +172,7 @@ class _Night:
         if self.dry_run:
             return Step("reconcile", "planned", "the lake would be compared with the store")
         with recorded(lake, clock, "reconcile", {}) as run:
-            found = reconcile(history, lake, clock, on_rows=partial(self.on_rows, "attempts"))
+            found = reconcile(history, lake, clock)
             run.rows_in = found.rows
             run.checks = [
                 Check("attempts in the lake and in the store", found.rows, found.rows),
@@ -194,8 +189,6 @@ class _Night:
         compared = 0 if reader is None else reader.checked_at or 0
         first = first_day(self.sources.clock.now(), self.keep_days)
         done = drop_before(lake, first, compared, dry_run=self.dry_run)
-        for table, rows in done.rows.items():
-            self.on_rows(table, rows)
         state: State = "planned" if self.dry_run else "done" if done.rows else "nothing to do"
         verb = "would be removed" if self.dry_run else "removed"
         rows = sum(done.rows.values())
@@ -204,7 +197,7 @@ class _Night:
     def check(self) -> Step:
         if self.dry_run:
             return Step("check", "planned", "all tables would be checked")
-        return _ran("check", check(self.sources.lake, self.sources.clock, self.on_rows))
+        return _ran("check", check(self.sources.lake, self.sources.clock))
 
 
 def _aged(lake: Warehouse, now: int, keep: timedelta | None) -> dict[Table, list[str]]:

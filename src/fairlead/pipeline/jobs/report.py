@@ -13,7 +13,7 @@ from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.report.data import Selection, gather
 from fairlead.pipeline.report.page import render
-from fairlead.pipeline.runs import JobRun, OnRows, recorded
+from fairlead.pipeline.runs import JobRun, recorded
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
@@ -22,7 +22,6 @@ def report(
     clock: Clock,
     out: Path,
     selection: Selection = Selection(),  # noqa: B008 - frozen
-    on_rows: OnRows = lambda part, rows: None,
 ) -> JobRun:
     """Write the page about the newest build to `out`, replacing an earlier one.
 
@@ -41,7 +40,7 @@ def report(
     }
     with recorded(warehouse, clock, "report", params) as run:
         with Frames(warehouse, Snapshots(warehouse).look()) as tables:
-            data = gather(tables, clock.now(), selection, on_rows)
+            data = gather(tables, clock.now(), selection)
         page = render(data)
         try:
             durable.write(out, lambda path: path.write_text(page, encoding="utf-8"))

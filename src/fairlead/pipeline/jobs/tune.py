@@ -17,7 +17,7 @@ from fairlead.operate.policies import DECLARED, PolicyManagement
 from fairlead.operate.store.policies import KEPT_VERSIONS, Policy, PolicyDraft, PolicyState
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
-from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, OnRows, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, recorded
 from fairlead.pipeline.tuning.canary import Verdict, judge
 from fairlead.pipeline.tuning.contracts import TuneSettings
 from fairlead.pipeline.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
@@ -99,12 +99,7 @@ class _TuneState:
         return sum(used.busy for key in self.keys.values() for used in key.use)
 
 
-def tune(
-    app: App,
-    lake: Warehouse,
-    options: TuneOptions,
-    on_rows: OnRows = lambda table, rows: None,
-) -> list[QueueTuned]:
+def tune(app: App, lake: Warehouse, options: TuneOptions) -> list[QueueTuned]:
     """Tune the queues and return the result for each.
 
     Raise BrokenLake; NotSupported if tasks are not in a SQL database; NotAllowed if another `tune`
@@ -116,18 +111,12 @@ def tune(
         recorded(lake, app.clock, "tune", params) if options.apply else is_dry as run,
         Frames(lake, Snapshots(lake).look()) as tables,
     ):
-        return _Tuning(app, lake, tables, options, run, on_rows).all()
+        return _Tuning(app, lake, tables, options, run).all()
 
 
 class _Tuning:
     def __init__(
-        self,
-        app: App,
-        lake: Warehouse,
-        tables: Frames,
-        options: TuneOptions,
-        run: JobRun,
-        on_rows: OnRows,
+        self, app: App, lake: Warehouse, tables: Frames, options: TuneOptions, run: JobRun
     ) -> None:
         self._options = options
         self._guards = options.settings.guards
@@ -139,7 +128,6 @@ class _Tuning:
         self._situations = Situations(app, lake, self._gold, horizon(self._guards))
         self._workers = self._gold.workers(self._since) if self._limits else {}
         self._run = run
-        self._on_rows = on_rows
 
     def all(self) -> list[QueueTuned]:
         use = self._gold.use(self._since, peaks=bool(self._limits))
@@ -172,9 +160,7 @@ class _Tuning:
         keys = self._keys(queue, use, limits)
         situation = self._situations.of(queue, in_canary, rolled_back)
         state = _TuneState(queue, keys, situation, active, verdict)
-        rows = sum(len(key.use) for key in use.values())
-        self._run.rows_in += rows
-        self._on_rows(queue, rows)
+        self._run.rows_in += sum(len(key.use) for key in use.values())
         self._propose(state)
         return state
 

@@ -4,10 +4,8 @@ arrivals once from one file."""
 from __future__ import annotations
 
 import tempfile
-import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +16,6 @@ from fairlead.lab.policies.runner import OnProgress, longest_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-_POLL_SECONDS = 0.5
 
 
 class OnSpark:
@@ -41,7 +37,7 @@ class OnSpark:
         self._folder.cleanup()
 
     def perform(
-        self, candidates: Sequence[Candidate], setup: Setup, on_rows: OnProgress
+        self, candidates: Sequence[Candidate], setup: Setup, on_progress: OnProgress
     ) -> list[CandidateResult]:
         if not candidates:
             return []
@@ -49,32 +45,9 @@ class OnSpark:
         # A partition for each candidate: Spark starts one task for each, in this order.
         ranked = self._context.parallelize([candidates[at] for at in order], len(order))
         replayed = ranked.map(lambda candidate: perform(candidate, _shipped(file), setup))
-        with self._watched(on_rows):
-            found = dict(zip(order, replayed.collect(), strict=True))
+        found = dict(zip(order, replayed.collect(), strict=True))
+        on_progress("runs", len(found))
         return [found[at] for at in range(len(candidates))]
-
-    @contextmanager
-    def _watched(self, on_rows: OnProgress) -> Iterator[None]:
-        """Report tasks as Spark completes them."""
-        over = threading.Event()
-        tracker = self._context.statusTracker()
-
-        def watch() -> None:
-            done: dict[int, int] = {}
-            while not over.wait(_POLL_SECONDS):
-                for stage in tracker.getActiveStageIds():
-                    info = tracker.getStageInfo(stage)
-                    if info is not None and info.numCompletedTasks > done.get(stage, 0):
-                        on_rows("runs", info.numCompletedTasks - done.get(stage, 0))
-                        done[stage] = info.numCompletedTasks
-
-        watcher = threading.Thread(target=watch, name="fairlead-replay-watch", daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            over.set()
-            watcher.join()
 
 
 @lru_cache(1)

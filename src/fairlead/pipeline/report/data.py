@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -87,13 +87,11 @@ def gather(
     tables: Frames,
     now: int,
     selection: Selection = Selection(),
-    on_rows: Callable[[str, int], None] = lambda part, rows: None,
 ) -> ReportData:
     """Read and aggregate the tables.
 
-    now: microseconds since the epoch. on_rows: callback with the name and the number of rows of
-    each frame. Raise ConfigurationError if the period is empty or memory is short, BrokenLake if
-    the lake is damaged.
+    now: microseconds since the epoch. Raise ConfigurationError if the period is empty or memory is
+    short, BrokenLake if the lake is damaged.
     """
     seen = tables.seen
     when = period(tables.parts(SERVICE), now, selection.since, selection.until)
@@ -130,7 +128,6 @@ def gather(
         if name == "queues":  # the first statement
             given["queues"] = list(frame["queue"][:QUEUES_DRAWN])
         frames[name] = frame
-        on_rows(name, len(frame))
     checks = [msgspec.json.decode(each, type=list[Check]) for each in frames["runs"]["checks"]]
     frames["runs"] = frames["runs"].assign(
         checks=list(map(len, checks)),

@@ -3,7 +3,7 @@ most of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 import pyarrow as pa
@@ -51,12 +51,8 @@ def to_compact(files: Iterable[TableFile], now: int, by_hour: bool) -> dict[str,
     }
 
 
-def compact(
-    table: WarehouseTable,
-    now: int,
-    on_rows: Callable[[int], None] = lambda rows: None,
-) -> Compacted:
-    """Compact the closed partitions; call `on_rows` after each.
+def compact(table: WarehouseTable, now: int) -> Compacted:
+    """Compact the closed partitions.
 
     Hold one partition in memory at a time, some 800 MB for a million attempts. Raise CheckFailed
     when rows were lost or doubled, BrokenLake when a file cannot be read; finished partitions stay
@@ -75,7 +71,6 @@ def compact(
             continue
         made = sum(file.rows for file in written)
         parts, files, rows = parts + 1, files + len(before), rows + made
-        on_rows(made)
     return Compacted(parts, files, rows, skipped)
 
 
