@@ -159,7 +159,6 @@ async def test_runs_are_exported_once_also_by_two_exporters(
     assert await exports(kit) == 20 - ROWS
     assert kit.exported() == sorted(runs)
     runs += await kit.run(FIRST, ends(6, first=10))
-    assert await asyncio.to_thread(kit.exporter().behind) == 6
     assert await exports(kit) == 6
     assert kit.exported() == sorted(runs)
 
@@ -313,9 +312,7 @@ async def test_a_batch_is_bounded_and_more_is_said(kit: Kit) -> None:
     await kit.run(FIRST, ends(20))
     done = await asyncio.to_thread(kit.exporter().round, batches=1)
     assert (done.attempts, done.more) == (ROWS, True)
-    assert await asyncio.to_thread(kit.exporter().behind) == 20 - ROWS
     assert await exports(kit) == 20 - ROWS
-    assert await asyncio.to_thread(kit.exporter().behind) == 0
 
 
 async def test_a_run_that_cannot_be_read_is_left_out_and_told_once(

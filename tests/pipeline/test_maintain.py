@@ -26,7 +26,7 @@ from tests.pipeline.conftest import SparkOn
 from tests.pipeline.filling import add_attempts, connected, migrated
 from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put, row, rows_of
-from tests.pipeline.warehouses import export, lake_in, root_of
+from tests.pipeline.warehouses import export, lake_in
 
 
 class Later(SystemClock):
@@ -94,16 +94,6 @@ def test_an_unexpected_error_of_a_step_does_not_stop_the_others(
     assert states(done) == DONE | {"reconcile": "failed", "check": "skipped"}
     assert done.failed[0].error == "OSError: [Errno 28] No space left on device"
     assert "step reconcile of the maintenance failed" in caplog.text
-
-
-def test_a_dry_run_changes_nothing(night: Night) -> None:
-    before = {path: path.stat().st_mtime_ns for path in root_of(night.lake).rglob("*.*")}
-    done = maintain(night.sources(), keep_days=1, dry_run=True)
-    assert set(states(done).values()) == {"planned"}
-    assert "partitions would be compacted" in done.steps[0].what
-    assert "0 rows of 0 days would be removed" in done.steps[3].what  # nothing is compared yet
-    after = {path: path.stat().st_mtime_ns for path in root_of(night.lake).rglob("*.*")}
-    assert after == before and set(last_runs(night.lake)) <= {"ingest"}
 
 
 def test_rows_of_old_days_are_removed_once_they_agree_with_the_store(night: Night) -> None:

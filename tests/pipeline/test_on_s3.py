@@ -23,7 +23,6 @@ from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.reconcile import reconcile
-from fairlead.pipeline.report.data import Selection
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -88,7 +87,7 @@ async def test_history_is_exported_built_read_and_erased_on_an_object_store(
         rows = connection.execute("SELECT sum(attempts_started) FROM silver.service").fetchall()
     assert rows == [(40,)]
     page = tmp_path / "report.html"
-    report(lake, SYSTEM_CLOCK, page, Selection(unexported=0))
+    report(lake, SYSTEM_CLOCK, page)
     assert "no cover for" in page.read_text()
 
     erasure = erase(lake, "key-2", SYSTEM_CLOCK)

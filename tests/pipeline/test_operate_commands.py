@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from fairlead.cli.main import app
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt
 from tests.pipeline.silver_rows import waited
@@ -77,12 +76,6 @@ def test_maintain_names_the_step_that_failed_and_runs_the_others(lake: Warehouse
     )
 
 
-def test_maintain_shows_its_work_in_a_dry_run(lake: Warehouse) -> None:
-    printed = ran("maintain", "--dry-run", "--skip", "reconcile")
-    assert "1 partitions would be compacted" in printed
-    assert "compact" not in last_runs(lake)
-
-
 def test_a_name_that_is_too_long_for_the_file_system_is_one_line(
     lake: Warehouse, tmp_path: Path
 ) -> None:
@@ -140,7 +133,7 @@ def test_an_amount_that_no_table_can_have_is_a_wrong_setting(
         f"[[bill]]\nday = 2026-11-01\nworker_hours = 8\namount = {amount}",
     ):
         file.write_text(text)
-        printed = ran("build", "--dry-run", "--settings", str(file), code=2)
+        printed = ran("build", "--settings", str(file), code=2)
         assert "the amount of a day is at least 0" in printed
 
 

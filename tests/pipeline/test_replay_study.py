@@ -339,14 +339,6 @@ def test_the_command_prints_the_results(command: Callable[..., Any]) -> None:
     )
 
 
-def test_a_dry_run_lists_the_policies(command: Callable[..., Any]) -> None:
-    found = command("--dry-run", "--json")
-    assert found.exit_code == 0, found.output
-    summary = json.loads(found.stdout)
-    assert (len(summary["policies"]), summary["tasks"]) == (3, 400)
-    assert summary["runs"] == 3 + 4 * 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -41,14 +41,11 @@ def warehouse(tmp_path: Path) -> Warehouse:
 
 
 def test_old_days_are_removed(warehouse: Warehouse) -> None:
-    tried = drop_before(warehouse, TODAY, dry_run=True)
-    assert warehouse.table(ATTEMPTS).load().num_rows == 8
     since = warehouse.table(ATTEMPTS).state().snapshot
     assert since is not None
 
     done = drop_before(warehouse, TODAY)
 
-    assert done == tried
     assert done.rows == {ATTEMPTS.name: 6, EVENTS.name: 1}
     assert done.days == ["2026-02-27", "2026-02-28"]
     assert warehouse.table(ATTEMPTS).load().num_rows == 2

@@ -135,10 +135,6 @@ class HistoryExporter(ABC):
         return self._lake.table(table).write(kept, batch.name, seen)
 
     @abstractmethod
-    def behind(self) -> int:
-        """Return the number of attempts below the horizon that are not exported yet."""
-
-    @abstractmethod
     def _feeds(self) -> list[tuple[Table, Next]]:
         """Register in the store, which then deletes no row that is not in the lake, and return the
         feeds by the table that they fill."""
@@ -161,13 +157,6 @@ class Exporter(HistoryExporter):
         super().__init__(history, lake, clock, rows)
         self._history = history
         self._horizons: dict[Feed, Position] = {}
-
-    def behind(self) -> int:
-        store_id = self._read(self._history.store_id())
-        until: Position = self._read(self._history.horizon())
-        last = Position(until.xid, until.seq - 1)
-        cursor = attempts_cursor(self._attempts.state(), store_id)
-        return int(self._read(self._history.attempts_between(cursor, last)).rows)
 
     def _feeds(self) -> list[tuple[Table, Next]]:
         self._horizons = {

@@ -44,21 +44,6 @@ class RunExporter(HistoryExporter):
         """Instants that the history knows of this reader, by partition, each with the monotonic
         time of the registration."""
 
-    def behind(self) -> int:
-        """Return the number of runs below the horizons that are not exported yet, by a read of all
-        of them."""
-        store_id = self._read(self._history.store_id())
-        seen = self._attempts.state()
-        found = 0
-        for partition, horizon in self._read(self._history.horizons()).items():
-            cursor = _cursor(seen, _name(store_id, partition))
-            while cursor.done < horizon:
-                rows, cursor = self._read(
-                    self._history.page(partition, cursor, horizon, self._rows)
-                )
-                found += len(rows)
-        return found
-
     def _feeds(self) -> list[tuple[Table, Next]]:
         self._horizons = self._read(self._history.horizons())
         self._save({})

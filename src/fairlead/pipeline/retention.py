@@ -31,17 +31,16 @@ def drop_before(
     warehouse: Warehouse,
     before_day: date,
     compared_until: int | None = None,
-    dry_run: bool = False,
 ) -> Forgotten:
-    """Remove all rows of bronze before this day (UTC); with `dry_run`, only count them. A repeated
-    run changes nothing. Raise BrokenLake, StoreUnavailable.
+    """Remove all rows of bronze before this day (UTC). A repeated run changes
+    nothing. Raise BrokenLake, StoreUnavailable.
 
     compared_until: instant of the last comparison of lake and store (microseconds). Hours with rows
     exported in the day before it, or later, stay, because they may not be compared yet.
     """
     rows, days = {}, set()
     for table in (ATTEMPTS, EVENTS):
-        found = _drop_before(warehouse, table, before_day, compared_until, dry_run)
+        found = _drop_before(warehouse, table, before_day, compared_until)
         if found:
             rows[table.name] = sum(file.rows for file in found)
             days.update(dates_of(file.part for file in found))
@@ -49,7 +48,7 @@ def drop_before(
 
 
 def _drop_before(
-    warehouse: Warehouse, table: Table, before: date, compared_until: int | None, dry_run: bool
+    warehouse: Warehouse, table: Table, before: date, compared_until: int | None
 ) -> list[TableFile]:
     """Return the removed files."""
     here = warehouse.table(table)
@@ -62,7 +61,7 @@ def _drop_before(
         }
         first = before.isoformat()
         gone = [file for file in files if file.part < first and file.part not in waiting]
-        if dry_run or not gone:
+        if not gone:
             return gone
         news = {FORGOTTEN_BEFORE: max(first, seen.properties.get(FORGOTTEN_BEFORE, ""))}
         if here.replace({file.part for file in gone}, [], seen, news, "retention"):

@@ -10,10 +10,9 @@ from fairlead.cli.options import Json
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import existing_lake, job_on
-from fairlead.pipeline.commands.options import DryRun, LakeOptions, SettingsFile, TableOptions
+from fairlead.pipeline.commands.options import LakeOptions, SettingsFile, TableOptions
 from fairlead.pipeline.commands.output import (
     failures,
-    print_result,
     print_run,
     watching,
 )
@@ -27,7 +26,6 @@ class BuildOptions(CommandOptions, frozen=True, kw_only=True):
     full: Annotated[
         bool, typer.Option("--full", help="Rebuild everything, not only what changed.")
     ] = False
-    dry_run: DryRun = False
     json: Json = False
 
 
@@ -43,15 +41,6 @@ def build(options: BuildOptions) -> None:
         from fairlead.pipeline import settings as pipeline_settings
 
         settings = pipeline_settings.load(options.settings)
-        if options.dry_run:
-            from fairlead.pipeline.jobs.build import next_plan
-
-            lake = existing_lake(options.tables.lake, options.tables.catalog)
-            todo = next_plan(lake, settings, options.full)
-            hours = sorted(todo.changed_attempts | todo.changed_events)
-            text = f"{len(hours)} hours changed{'; every table is rebuilt' if todo.full else ''}"
-            print_result(options.json, {"full": todo.full, "changed_hours": hours}, text)
-            return
         with job_on(options.tables) as job, watching("building"):
             from fairlead.pipeline.jobs.build import build as run_build
 

@@ -15,7 +15,7 @@ from fairlead.pipeline.commands.access import (
     exporter_of,
     lake_of_options,
 )
-from fairlead.pipeline.commands.options import DryRun, LakeOptions, Url
+from fairlead.pipeline.commands.options import LakeOptions, Url
 from fairlead.pipeline.commands.output import failures, print_result, watching
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ class IngestOptions(CommandOptions, frozen=True, kw_only=True):
         str | None,
         typer.Option(help="Repeat at this interval until interrupted, for example 60s."),
     ] = None
-    dry_run: DryRun = False
     json: Json = False
 
 
@@ -48,11 +47,6 @@ def ingest(options: IngestOptions) -> None:
         pause = duration(options.every)
         lake = lake_of_options(options.at.lake, options.at.catalog)
         exporter = exporter_of(options.url, lake)
-        if options.dry_run:
-            behind = exporter.behind()
-            text = f"{behind:,} attempts are not exported yet"
-            print_result(options.json, {"unexported": behind}, text)
-            return
         while True:
             with watching("exporting"):
                 done = _exported(exporter, lake)

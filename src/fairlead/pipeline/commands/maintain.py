@@ -13,7 +13,7 @@ from fairlead.cli.parameters import with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.access import existing_lake, history_of
-from fairlead.pipeline.commands.options import DryRun, LakeOptions, Url
+from fairlead.pipeline.commands.options import LakeOptions, Url
 from fairlead.pipeline.commands.output import failures, watching
 
 
@@ -41,7 +41,6 @@ class MaintainOptions(LakeOptions, frozen=True, kw_only=True):
             metavar="STEP",
         ),
     ] = None
-    dry_run: DryRun = False
     json: Json = False
 
 
@@ -52,7 +51,7 @@ def maintain(options: MaintainOptions) -> None:
 
     A step that fails is named, and the others still run. Exit code 1: a step failed. No step needs
     Spark.
-    Examples: fairlead pipeline maintain; fairlead pipeline maintain --dry-run
+    Example: fairlead pipeline maintain --keep-days 365
     """
     with failures():
         from fairlead.pipeline.jobs.maintain import STEPS, Sources
@@ -71,7 +70,6 @@ def maintain(options: MaintainOptions) -> None:
                 keep,
                 options.keep_days,
                 skip,
-                options.dry_run,
             )
     if options.json:
         as_json(done)

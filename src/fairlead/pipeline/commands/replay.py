@@ -14,7 +14,7 @@ from fairlead.cli.output import as_json, as_table, duration, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import MICROS
 from fairlead.pipeline.commands.access import existing_lake, session_of
-from fairlead.pipeline.commands.options import DryRun, LakeOptions, PeriodOptions, SparkOptions
+from fairlead.pipeline.commands.options import LakeOptions, PeriodOptions, SparkOptions
 from fairlead.pipeline.commands.output import failures, show_rows, watching
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     )
     lake: LakeOptions
     spark: SparkOptions
-    dry_run: DryRun = False
     json: Json = False
 
     def plan(self) -> StudyPlan:
@@ -127,9 +126,6 @@ def replay(options: ReplayOptions) -> None:
 
         plan = options.plan()
         arrivals = options.arrivals()
-        if options.dry_run:
-            show_plan(plan, arrivals, options.json)
-            return
         plan.setup(arrivals)  # report wrong input before Spark starts
         started = time.monotonic()
         with (
@@ -152,27 +148,6 @@ def _runner(arrivals: Arrivals, spark: Any) -> AbstractContextManager[Runner]:
 def _micros(text: str | None) -> int | None:
     found = duration(text)
     return None if found is None else round(found.total_seconds() * MICROS)
-
-
-def show_plan(plan: StudyPlan, arrivals: Arrivals, json: bool) -> None:
-    """Print the plan of a dry run."""
-    setup = plan.setup(arrivals)
-    if json:
-        as_json(
-            {
-                "tasks": len(arrivals),
-                "keys": _keys(arrivals),
-                "runs": runs(plan),
-                "objective": str(plan.objective),
-                "setup": setup,
-                "policies": plan.grid.policies,
-            }
-        )
-        return
-    _print_arrivals(plan, arrivals, setup.train_us)
-    as_table(
-        ("policy", ""), [(number, str(policy)) for number, policy in enumerate(plan.grid.policies)]
-    )
 
 
 def runs(plan: StudyPlan) -> int:

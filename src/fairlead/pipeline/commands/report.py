@@ -10,7 +10,7 @@ import typer
 from fairlead.cli.options import Json
 from fairlead.cli.parameters import with_options
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import existing_lake, exporter_of
+from fairlead.pipeline.commands.access import existing_lake
 from fairlead.pipeline.commands.options import LakeOptions, PeriodOptions
 from fairlead.pipeline.commands.output import failures, print_run, watching
 
@@ -23,10 +23,6 @@ class ReportOptions(LakeOptions, frozen=True, kw_only=True):
     hash_keys: Annotated[
         bool, typer.Option("--hash-keys", help="Show digests instead of fairness keys.")
     ] = False
-    url: Annotated[
-        str | None,
-        typer.Option(help="URL of the store, to show how many attempts are not exported yet."),
-    ] = None
     json: Json = False
 
 
@@ -40,13 +36,10 @@ def report(options: ReportOptions) -> None:
     with failures():
         warehouse = existing_lake(options.lake, options.catalog)
         since, until = options.period.instants()
-        unexported = None if options.url is None else exporter_of(options.url, warehouse).behind()
         with watching("reporting"):
             from fairlead.pipeline.jobs.report import report as run_report
             from fairlead.pipeline.report.data import Selection
 
-            selection = Selection(
-                since=since, until=until, hash_keys=options.hash_keys, unexported=unexported
-            )
+            selection = Selection(since=since, until=until, hash_keys=options.hash_keys)
             run = run_report(warehouse, SYSTEM_CLOCK, options.out, selection)
     print_run(run, options.json, f"{options.out}: {options.out.stat().st_size / 1024:,.0f} KiB")

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from fairlead.clock import Clock
 from fairlead.pipeline import build_plan
 from fairlead.pipeline.bronze import QUARANTINE
-from fairlead.pipeline.build_plan import BuildPlan, Snapshots
+from fairlead.pipeline.build_plan import BuildPlan
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
@@ -30,11 +30,6 @@ class JobContext:
     spark: SparkSession
     warehouse: Warehouse
     clock: Clock
-
-
-def next_plan(warehouse: Warehouse, settings: PipelineSettings, full: bool) -> BuildPlan:
-    """Return the plan of the next build. Raise BrokenLake, StoreUnavailable."""
-    return build_plan.plan(Snapshots(warehouse), digest(settings), full)
 
 
 def build(job: JobContext, settings: PipelineSettings, full: bool = False) -> JobRun:

@@ -25,7 +25,7 @@ from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Check, JobRun, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import BUILDS, Builds
-from fairlead.pipeline.warehouse.compaction import compact, to_compact
+from fairlead.pipeline.warehouse.compaction import compact
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
@@ -39,7 +39,7 @@ SMALL_FILES = (ATTEMPTS, EVENTS, RUNS, BUILDS, LEDGER)
 BY_AGE = (RUNS, BUILDS, INCIDENTS)
 """Tables whose old rows may be removed, because no other table and no check depends on them."""
 
-State = Literal["done", "nothing to do", "failed", "skipped", "planned"]
+State = Literal["done", "nothing to do", "failed", "skipped"]
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Step(msgspec.Struct, frozen=True):
     name: StepName
     state: State
     what: str = ""
-    """Work that was done, or that would be done."""
+    """Work that was done."""
     error: str | None = None
     seconds: float = 0.0
     notes: list[str] = []
@@ -82,44 +82,36 @@ def maintain(
     keep: timedelta | None = None,
     keep_days: int | None = None,
     skip: Collection[StepName] = (),
-    dry_run: bool = False,
 ) -> Maintained:
     """Compact small files, remove snapshots and files that nobody needs, compare the lake with the
     store, and check all tables.
 
     keep: age at which rows of BY_AGE are removed; None keeps all. keep_days: number of whole days
     of bronze to keep, None for all. skip: steps to leave out.
-    dry_run: only report what would be done; nothing is compared, checked or changed.
     """
     steps: list[Step] = []
     for name in STEPS:
         failed = {step.name for step in steps if step.state == "failed"}
         if name in skip or (name == "retain" and keep_days is None):
             steps.append(Step(name, "skipped"))
-        elif name == "retain" and "reconcile" in failed and not dry_run:
+        elif name == "retain" and "reconcile" in failed:
             steps.append(Step(name, "skipped", "the lake differs from the store"))
         else:
-            night = _Night(sources, keep, keep_days, dry_run)
+            night = _Night(sources, keep, keep_days)
             steps.append(_tried(name, getattr(night, name)))
     return Maintained(steps)
 
 
 @dataclass(frozen=True)
 class _Night:
-    """Steps of a maintenance; each returns what it has done, or in a dry run what it would do, as
-    far as the lake alone shows it."""
+    """Steps of a maintenance; each returns what it has done."""
 
     sources: Sources
     keep: timedelta | None
     keep_days: int | None
-    dry_run: bool
 
     def compact(self) -> Step:
         lake, now = self.sources.lake, self.sources.clock.now()
-        if self.dry_run:
-            tables = map(lake.table, SMALL_FILES)
-            parts = sum(len(to_compact(t.files(), now, t.table.by == "hour")) for t in tables)
-            return Step("compact", "planned", f"{parts:,} partitions would be compacted")
         with recorded(lake, self.sources.clock, "compact", {}) as run:
             for table in SMALL_FILES:
                 done = compact(lake.table(table), now)
@@ -137,17 +129,6 @@ class _Night:
         """Remove old rows, the branches of dead builds, old snapshots, and files without a
         snapshot."""
         lake, now = self.sources.lake, self.sources.clock.now()
-
-        def noted(aged: dict[Table, list[str]], verb: str) -> list[str]:
-            return [
-                f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, {verb}"
-                for table, days in aged.items()
-            ]
-
-        if self.dry_run:
-            notes = noted(_aged(lake, now, self.keep), "would be removed")
-            what = "old snapshots and files would be removed"
-            return Step("expire", "planned", what, notes=notes)
         snapshots = 0
         params = {"keep_days": self.keep and self.keep.days}
         with recorded(lake, self.sources.clock, "expire", params) as run:
@@ -165,12 +146,14 @@ class _Night:
                 snapshots += here.expire_unneeded(now)
                 run.rows_out += here.sweep(now - DAY_US)
         what = f"{snapshots:,} snapshots, {run.rows_out:,} files removed"
-        return Step("expire", "done", what, notes=noted(aged, "removed"))
+        notes = [
+            f"{table.name}: {len(days):,} days, {days[0]} to {days[-1]}, removed"
+            for table, days in aged.items()
+        ]
+        return Step("expire", "done", what, notes=notes)
 
     def reconcile(self) -> Step:
         lake, clock, history = self.sources.lake, self.sources.clock, self.sources.history()
-        if self.dry_run:
-            return Step("reconcile", "planned", "the lake would be compared with the store")
         with recorded(lake, clock, "reconcile", {}) as run:
             found = reconcile(history, lake, clock)
             run.rows_in = found.rows
@@ -188,15 +171,12 @@ class _Night:
         reader = history.database.read_now(history.reader(lake.reader))
         compared = 0 if reader is None else reader.checked_at or 0
         first = first_day(self.sources.clock.now(), self.keep_days)
-        done = drop_before(lake, first, compared, dry_run=self.dry_run)
-        state: State = "planned" if self.dry_run else "done" if done.rows else "nothing to do"
-        verb = "would be removed" if self.dry_run else "removed"
+        done = drop_before(lake, first, compared)
+        state: State = "done" if done.rows else "nothing to do"
         rows = sum(done.rows.values())
-        return Step("retain", state, f"{rows:,} rows of {len(done.days):,} days {verb}")
+        return Step("retain", state, f"{rows:,} rows of {len(done.days):,} days removed")
 
     def check(self) -> Step:
-        if self.dry_run:
-            return Step("check", "planned", "all tables would be checked")
         return _ran("check", check(self.sources.lake, self.sources.clock))
 
 

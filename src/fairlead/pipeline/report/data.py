@@ -59,8 +59,6 @@ class Selection:
     """Number of keys, names and errors shown one by one."""
     hash_keys: bool = False
     """Whether `hashed_key` replaces each key."""
-    unexported: int | None = None
-    """Finished attempts in the store that are not in the lake; None if the store was not read."""
 
 
 class ReportData(NamedTuple):
@@ -74,8 +72,6 @@ class ReportData(NamedTuple):
     built_until: int
     """Instant up to which exported rows are in the tables, in microseconds since the epoch; 0 if
     the tables were never built."""
-    unexported: int | None
-    """Attempts in the store that are not in the lake; None if the store was not read."""
     rows: dict[str, int]
     """Number of rows of each table of the lake."""
     frames: dict[str, pd.DataFrame]
@@ -139,7 +135,6 @@ def gather(
         made_at=now,
         exported_until=max((at.exported_at for at in exported if at is not None), default=0),
         built_until=seen.build.until,
-        unexported=selection.unexported,
         rows={table.name: sum(file.rows for file in at.files) for table, at in seen.tables.items()},
         frames=frames,
     )

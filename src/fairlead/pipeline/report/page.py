@@ -141,9 +141,6 @@ def _about_data(data: ReportData) -> Iterator[Finding]:
         yield Finding("look", f"The lake has no attempts: {cure}")
     elif data.made_at - to_micros(newest.tz_localize("UTC")) > _OLD_US:
         yield Finding("look", f"The newest attempt is of {instant(newest)}.")
-    if data.unexported:
-        behind = count(data.unexported)
-        yield Finding("look", f"{behind} finished attempts are not in the lake yet.")
     if not data.built_until:
         state = "bad" if data.exported_until else "look"
         yield Finding(state, "The tables were never built: run `fairlead pipeline build`.")
