@@ -307,15 +307,9 @@ def test_an_unknown_option_is_refused_with_the_known_ones(
 
 def test_names_of_options_ignore_case_and_streams_have_more_options() -> None:
     parsed = ReadOptions.parse(
-        {"URL": "sqlite:///tasks.db", "Table": "attempts", "STARTINGOFFSETS": "latest"}, ONLY_STREAM
+        {"URL": "sqlite:///tasks.db", "Table": "attempts", "READER": "news"}, ONLY_STREAM
     )
-    assert parsed.is_latest
-    with pytest.raises(
-        ConfigurationError, match="startingOffsets: 'now' is unknown; known: earliest, latest"
-    ):
-        ReadOptions.parse(
-            {"url": "sqlite:///t", "table": "attempts", "startingOffsets": "now"}, ONLY_STREAM
-        )
+    assert parsed.reader == "news"
     with pytest.raises(ConfigurationError, match="unknown option partitions, since"):
         ReadOptions.parse(
             {"url": "sqlite:///t", "table": "attempts", "partitions": "3", "since": "x"},

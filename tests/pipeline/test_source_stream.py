@@ -155,21 +155,6 @@ def test_a_cleaned_history_has_nothing_to_plan(sqlite_url: str) -> None:
     assert len(query.batch()) == 5
 
 
-def test_a_stream_that_begins_at_the_end_misses_no_later_commit(
-    postgres_url: str,
-) -> None:
-    migrated(postgres_url).database.close()
-    with connected(postgres_url) as late, connected(postgres_url) as early:
-        add_attempts(early, [0])
-        late.execute("BEGIN")
-        add_attempts(late, [1])
-        add_attempts(early, [2])
-        query = Query(postgres_url, startingOffsets="latest", reader="news")
-        assert query.batch() == []
-        late.execute("COMMIT")
-    assert query.batch() == [id_text(1), id_text(2)]
-
-
 def test_a_stream_loses_no_attempt_of_transactions_that_commit_in_any_order(
     postgres_url: str,
 ) -> None:
@@ -239,25 +224,14 @@ def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
 # starts and positions of streams --------------------------------------------
 
 
-def test_a_stream_begins_at_the_start_or_at_the_end(store: Any, store_url: str) -> None:
+def test_a_stream_begins_at_the_start(store: Any, store_url: str) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, range(10))
-        everything, news = (
-            Query(store_url),
-            Query(store_url, startingOffsets="latest", reader="news"),
-        )
-        assert (len(everything.batch()), len(news.batch())) == (10, 0)
+        everything = Query(store_url, reader="news")
+        everything.plan()
         add_attempts(connection, [10])
-        news.plan()
-        add_attempts(connection, [11])
-        news.restart()  # the first batch was not committed
-        assert everything.batch() == [id_text(10), id_text(11)]
-    assert [news.batch(), news.batch()] == [[id_text(10)], [id_text(11)]]
-
-
-def test_the_latest_offset_needs_a_reader_that_the_store_knows(sqlite_url: str) -> None:
-    with pytest.raises(ConfigurationError, match="give the option reader too"):
-        reader(sqlite_url, startingOffsets="latest")
+        everything.restart()  # the first batch was not committed
+    assert [len(everything.batch()), everything.batch()] == [10, [id_text(10)]]
 
 
 def test_without_new_attempts_the_offset_does_not_change(postgres_url: str) -> None:

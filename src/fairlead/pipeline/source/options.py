@@ -90,9 +90,6 @@ ONLY_BATCH = {
 }
 ONLY_STREAM = {
     **_BOTH,
-    "startingoffsets": (
-        "earliest (default), or latest: only attempts written after the reader registered"
-    ),
     "max_rows_per_batch": f"maximum rows in a micro-batch; default: {MOST_ROWS_PER_BATCH}",
     "reader": (
         "name under which the stream registers, so that the store keeps attempts it has not read"
@@ -114,8 +111,6 @@ class ReadOptions:
     since: int | None
     until: int | None
     partitions: int | None
-    is_latest: bool
-    """Whether a stream starts after the present rows instead of at the first."""
     max_rows_per_batch: int
     reader: str | None
 
@@ -147,9 +142,6 @@ class ReadOptions:
         since, until = _instant("since", given.get("since")), _instant("until", given.get("until"))
         if since is not None and until is not None and since >= until:
             raise ConfigurationError("option since must be before until")
-        start = choice_of(
-            "startingOffsets", given.get("startingoffsets", "earliest"), ["earliest", "latest"]
-        )
         return cls(
             url=url_of(given),
             table=table,
@@ -159,7 +151,6 @@ class ReadOptions:
             since=since,
             until=until,
             partitions=count_of("partitions", given),
-            is_latest=start == "latest",
             max_rows_per_batch=count_of("max_rows_per_batch", given) or MOST_ROWS_PER_BATCH,
             reader=given.get("reader"),
         )

@@ -34,17 +34,10 @@ class FairleadStreamReader(DataSourceStreamReader):
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        """Raise ConfigurationError for a table other than attempts, a start at the latest attempt
-        without a reader, or an unusable URL."""
+        """Raise ConfigurationError for a table other than attempts, or an unusable URL."""
         if options.table is not ATTEMPTS_READ:
             raise ConfigurationError(
                 f"table {options.table.name} cannot be streamed, attempts can: read it as a batch"
-            )
-        if options.is_latest and options.reader is None:
-            # After a crash in its first batch, a checkpoint has not stored its start.
-            raise ConfigurationError(
-                "startingOffsets latest: give the option reader too; the store then keeps the"
-                " position at which the stream began"
             )
         self._options = options
         self._scan = scan_of(options)
@@ -85,9 +78,6 @@ class FairleadStreamReader(DataSourceStreamReader):
     def _beginning(self) -> Position:
         if self._began is None:
             self._began = START
-            if self._options.is_latest:
-                name = self._options.reader or ""
-                self._began = self._run(lambda history: _latest_start(history, name))
             self._note(self._began)
         return self._began
 
@@ -114,14 +104,6 @@ class FairleadStreamReader(DataSourceStreamReader):
     def _offset(self, position: Position) -> dict[str, int]:
         names = self._scan.offset_fields
         return dict(zip(names, position[-len(names) :], strict=True))
-
-
-def _latest_start(history: SqlHistory, name: str) -> Steps[Position]:
-    reader = yield from history.reader(name)
-    if reader is not None:
-        return reader.position
-    horizon = yield from history.horizon()  # attempts appear only from there on
-    return Position(horizon.xid, horizon.seq - 1)
 
 
 def _advance(history: SqlHistory, name: str, position: Position) -> Steps[None]:
