@@ -385,14 +385,6 @@ def test_a_canary_that_is_rolled_back_holds_the_others(world: World) -> None:
     )  # q is tuned first again
 
 
-def test_the_canary_queue_can_be_chosen(world: World) -> None:
-    add_hours_of_two_queues(world, 3)
-    found = world.tune(canary=("other",))
-    assert (found["q"].outcome, found["other"].outcome) == ("held", "published")
-    # A canary queue without a change does not hold the other queues.
-    assert world.tune(canary=("unknown",))["q"].outcome == "published"
-
-
 # reasons to hold ----------------------------------------------------------------------------------
 
 

@@ -44,10 +44,6 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Option(help="Contracts and guard rails (TOML).", exists=True, dir_okay=False),
     ] = None
     queue: Queues = None
-    canary: Annotated[
-        list[str] | None,
-        typer.Option(help="Queue that gets weights first; default: the queue with the least work."),
-    ] = None
     limits: Annotated[
         bool | None,
         typer.Option(
@@ -162,7 +158,6 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
         options = TuneOptions(
             settings=load(asked.contracts),
             queues=tuple(asked.queue or ()),
-            canary=tuple(asked.canary or ()),
             limits=asked.limits,
             author=actor_of(author),
             apply=apply,

@@ -36,8 +36,6 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     settings: TuneSettings = TuneSettings()
     queues: tuple[str, ...] = ()
     """Queues to tune; empty for all queues in the tables."""
-    canary: tuple[str, ...] = ()
-    """Queues that change first; if empty, the changing queue with the least work."""
     limits: bool | None = None
     """Whether to compute limits too. False removes the limits in force; None keeps them."""
     author: str
@@ -263,20 +261,18 @@ class _Tuning:
     # canaries -------------------------------------------------------------------------------------
 
     def _canaries(self, states: Collection[_TuneState]) -> frozenset[str]:
-        """Return the queues that change before the others.
+        """Return the queues that change before the others: the changing queue with the least work.
 
-        Return an empty set when a canary has passed or no canary has a change, so that all queues
+        Return an empty set when a canary has passed or no queue has a change, so that all queues
         may change. Otherwise hold the other queues, and name the canaries they wait for.
         """
-        chosen = self._options.canary
-        first = [state for state in states if not chosen or state.queue in chosen]
-        if any(state.has_passed for state in first):
+        if any(state.has_passed for state in states):
             return frozenset()
-        ready = [state for state in first if state.is_change]
-        if ready and not chosen:
-            ready = [min(ready, key=lambda state: state.worker_seconds)]
-        busy = [state for state in first if state.is_busy(self._guards)]
-        names = frozenset(state.queue for state in busy or ready)
+        ready = sorted(
+            (state for state in states if state.is_change), key=lambda state: state.worker_seconds
+        )
+        busy = [state for state in states if state.is_busy(self._guards)]
+        names = frozenset(state.queue for state in busy or ready[:1])
         for state in states:
             if names and state.queue not in names and state.is_change:
                 canary = ", ".join(sorted(names))
