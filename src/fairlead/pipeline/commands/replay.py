@@ -74,10 +74,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
     resamples: Annotated[
         int, typer.Option(min=0, help="Samples of each finalist with resampled users.")
     ] = 20
-    finalists: Annotated[
-        int, typer.Option(min=1, help="Number of best policies reported with intervals.")
-    ] = 5
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first sample.")] = 1
     here: Annotated[bool, typer.Option("--here", help="Run in this process, without Spark.")] = (
         False
     )
@@ -98,8 +94,6 @@ class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
             train_us=_micros(self.train),
             window_us=_micros(self.window),
             resamples=self.resamples,
-            finalists=self.finalists,
-            seed=self.seed,
         )
 
     def arrivals(self) -> Arrivals:
