@@ -437,7 +437,7 @@ def test_an_hour_of_snapshots_is_kept_with_those_that_a_build_holds(
     reader = [Path(file.path.removeprefix("file://")) for file in table.files()]
     first, seen = minutes.pass_(60), table.state()
     [replaced] = [file.part for file in table.files() if reader[0].as_posix() in file.path]
-    assert table.replace([replaced], table.write(rows(0), "t", seen), seen, work="compaction")
+    assert table.replace([replaced], table.write(rows(0), "t", seen), seen, is_housekeeping=True)
     assert minutes.pass_(120) < 1.2 * first
     assert len(metadata_of(table).snapshots) <= 65
     assert ids(table, snapshot=held) == [0, 1]
@@ -476,7 +476,7 @@ def test_snapshots_since_the_last_build_stay_for_a_day_for_its_plan(
     Builds(lake).finish(Build(sources={TRIES.name: read}))
     minutes.pass_(30)
     seen = table.state()
-    assert table.replace(parts, table.write(rows(0), "t", seen), seen, work="compaction")
+    assert table.replace(parts, table.write(rows(0), "t", seen), seen, is_housekeeping=True)
     minutes.pass_(60)
     assert table.changed(read) == set(), "a compaction changes nothing"
     minutes.at += 25 * HOUR

@@ -64,7 +64,7 @@ def _drop_before(
         if not gone:
             return gone
         news = {FORGOTTEN_BEFORE: max(first, seen.properties.get(FORGOTTEN_BEFORE, ""))}
-        if here.replace({file.part for file in gone}, [], seen, news, "retention"):
+        if here.replace({file.part for file in gone}, [], seen, news, is_housekeeping=True):
             return gone
 
 

@@ -26,7 +26,7 @@ from fairlead.pipeline.warehouse.data_files import entries, facts_of, holding
 from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.location import NAMESPACE
-from fairlead.pipeline.warehouse.table import KNOWN_UNTIL, PUBLISHED, housekeeping_of
+from fairlead.pipeline.warehouse.table import KNOWN_UNTIL, PUBLISHED, made_by_housekeeping
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as IcebergTable
@@ -239,7 +239,7 @@ def last_export(stored: IcebergTable) -> int:
     """Return the instant up to which a bronze table has the history, in microseconds: the one that
     the newest snapshot of an exporter notes, else that of its commit."""
     for snapshot in ancestors_of(stored.current_snapshot(), stored.metadata):
-        if housekeeping_of(snapshot) is None:
+        if not made_by_housekeeping(snapshot):
             noted = None if snapshot.summary is None else snapshot.summary.get(KNOWN_UNTIL)
             return snapshot.timestamp_ms * 1000 if noted is None else int(noted)
     return 0

@@ -99,7 +99,7 @@ def _committed(
     """Replace the files of the partition. Return False if other files are there meanwhile; commits
     to other partitions do not matter."""
     while _paths(table, name, seen) == {file.path for file in before}:
-        if table.replace([name], written, seen, work="compaction"):
+        if table.replace([name], written, seen, is_housekeeping=True):
             return True
         seen = table.state()
     return False

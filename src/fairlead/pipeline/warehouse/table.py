@@ -12,9 +12,8 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from types import MappingProxyType
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -73,11 +72,9 @@ FORGOTTEN_BEFORE = "fairlead.forgotten.before"
 """Property of a bronze table: the first day of which no row was forgotten, as 2026-11-21. Builds
 make nothing of the days before it."""
 
-_HOUSEKEEPING = "fairlead.housekeeping"
-"""Property of a snapshot that no exporter made."""
-
-Housekeeping = Literal["compaction", "retention", "sweep"]
-"""Kinds of work that add no rows, and after which no build has to compute any table again."""
+_HOUSEKEEPING = {"fairlead.housekeeping": "true"}
+"""Property of a snapshot that adds no rows, and after which no build has to compute any table
+again."""
 
 Moves = Mapping[str, str | None]
 """New positions by cursor; None removes the cursor."""
@@ -188,13 +185,13 @@ class WarehouseTable:
         written: Sequence[Written],
         seen: TableState,
         properties: Mapping[str, str | None] = MappingProxyType({}),
-        work: Housekeeping | None = None,
+        is_housekeeping: bool = False,
     ) -> bool:
         """Replace whole partitions by these files, and set properties, in one commit. Return False,
         and change nothing, if another writer has changed the table since the state `seen`. Raise
         BrokenLake for a file of another partition.
 
-        work: kind of housekeeping; None for a change that builds have to take in.
+        is_housekeeping: whether builds need not take in the change.
         """
         names = set(parts)
         for each in written:
@@ -211,7 +208,7 @@ class WarehouseTable:
                 for entry in (data_files.entries(snapshot, stored.io) if snapshot else ())
                 if data_files.facts_of(self.table, stored, entry.data_file).part in names
             ]
-            update = transaction.update_snapshot(_marked(work))
+            update = transaction.update_snapshot(_HOUSEKEEPING if is_housekeeping else {})
             with update.overwrite() if gone else update.merge_append() as files:
                 for file in gone:
                     files.delete_data_file(file)
@@ -347,7 +344,7 @@ class WarehouseTable:
             found = {
                 data_files.facts_of(self.table, stored, entry.data_file).part
                 for snapshot in between
-                if housekeeping_of(snapshot) is None
+                if not made_by_housekeeping(snapshot)
                 for manifest in snapshot.manifests(stored.io)
                 if manifest.added_snapshot_id == snapshot.snapshot_id
                 for entry in manifest.fetch_manifest_entry(stored.io, discard_deleted=False)
@@ -454,7 +451,7 @@ class WarehouseTable:
 
     def _mark_swept(self, properties: Mapping[str, str]) -> None:
         """Make a snapshot without a change of rows."""
-        while not self._commit(self.state(), partial(_nothing, work="sweep"), properties):
+        while not self._commit(self.state(), _nothing, properties):
             pass
 
     # one commit -----------------------------------------------------------------------------------
@@ -605,26 +602,17 @@ def began_at(name: str) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def housekeeping_of(snapshot: Snapshot) -> Housekeeping | None:
-    """Return the kind of housekeeping that made a snapshot, also in another engine; None if the
-    snapshot is none."""
+def made_by_housekeeping(snapshot: Snapshot) -> bool:
+    """Return whether housekeeping made a snapshot, also a compaction in another engine."""
     if snapshot.summary is None:
-        return None
-    if snapshot.summary.operation == Operation.REPLACE:
-        return "compaction"
-    kind = snapshot.summary.get(_HOUSEKEEPING)
-    return next((known for known in get_args(Housekeeping) if known == kind), None)
+        return False
+    is_ours = snapshot.summary.get(next(iter(_HOUSEKEEPING))) is not None
+    return is_ours or snapshot.summary.operation == Operation.REPLACE
 
 
-def _marked(work: Housekeeping | None) -> dict[str, str]:
-    return {} if work is None else {_HOUSEKEEPING: work}
-
-
-def _nothing(
-    transaction: Transaction, stored: IcebergTable, work: Housekeeping | None = None
-) -> None:
+def _nothing(transaction: Transaction, stored: IcebergTable) -> None:
     """Change no rows."""
-    with transaction.update_snapshot(_marked(work)).merge_append():
+    with transaction.update_snapshot(_HOUSEKEEPING).merge_append():
         pass
 
 
