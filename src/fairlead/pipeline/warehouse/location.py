@@ -37,7 +37,7 @@ _FILE_IO = "fairlead.pipeline.warehouse.durable_io.DurableFileIO"
 _BUSY_SECONDS = 60
 """Seconds for which a commit waits for another writer of a SQLite catalog."""
 
-_KINDS = ("sqlite", "postgresql", "rest+https", "rest+http", "glue", "hive")
+_KINDS = ("sqlite", "postgresql", "rest+https", "rest+http", "glue")
 _OBJECT_STORES = ("s3",)
 _VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REFUSED = frozenset("?#%*\n\r")
@@ -168,8 +168,6 @@ class Location:
         """Type and address of a catalog that is no SQL database, for both engines."""
         if self._kind == "glue":
             return {"type": "glue"}
-        if self._kind == "hive":
-            return {"type": "hive", "uri": self._parts._replace(scheme="thrift").geturl()}
         return {"type": "rest", "uri": self.catalog.removeprefix("rest+")}
 
     def _jdbc(self) -> dict[str, str]:
