@@ -353,8 +353,7 @@ def test_the_command_prints_a_table_json_or_csv(tmp_path: Path) -> None:
         "nothing": None,
         "list": [1, 2],
     }
-    for options in (["--json"], ["--format", "json"]):
-        assert json.loads(run_sql(lake, query, *options).stdout) == [expected]
+    assert json.loads(run_sql(lake, query, "--json").stdout) == [expected]
     rows = list(csv.DictReader(io.StringIO(run_sql(lake, query, "--format", "csv").stdout)))
     assert (rows[0]["queue"], rows[0]["amount"], rows[0]["nothing"]) == ("x", "0.100000", "")
     shown = run_sql(lake, "SELECT DISTINCT tenant_of(fairness_key) AS tenant FROM silver.service")

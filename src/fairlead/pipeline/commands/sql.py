@@ -28,7 +28,6 @@ class OutputFormat(StrEnum):
     """Format of the result."""
 
     table = "table"
-    json = "json"
     csv = "csv"
 
 
@@ -37,7 +36,7 @@ class SqlOptions(LakeOptions, frozen=True, kw_only=True):
 
     format: Annotated[
         OutputFormat,
-        typer.Option(help="A table for people (at most 1,000 rows), JSON objects, or CSV."),
+        typer.Option(help="A table for people (at most 1,000 rows), or CSV."),
     ] = OutputFormat.table
     json: Json = False
     memory: Annotated[str, typer.Option(help="Memory of the query.", metavar="SIZE")] = "1GB"
@@ -63,7 +62,7 @@ def sql(
         tables = tables_in(query) or TABLES
         with open_views(warehouse, tables, memory=options.memory) as connection:
             found = select(connection, query, options.memory)
-            if options.json or options.format is OutputFormat.json:
+            if options.json:
                 rows = (map(_plain, row) for row in found.rows)
                 as_json([dict(zip(found.columns, row, strict=True)) for row in rows])
             elif options.format is OutputFormat.csv:
