@@ -11,11 +11,7 @@ from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import existing_lake, job_on
 from fairlead.pipeline.commands.options import LakeOptions, SettingsFile, TableOptions
-from fairlead.pipeline.commands.output import (
-    failures,
-    print_run,
-    watching,
-)
+from fairlead.pipeline.commands.output import failures, print_run, watching
 
 
 class BuildOptions(CommandOptions, frozen=True, kw_only=True):

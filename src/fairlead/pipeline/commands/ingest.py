@@ -11,10 +11,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import duration
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import (
-    exporter_of,
-    lake_of_options,
-)
+from fairlead.pipeline.commands.access import exporter_of, lake_of_options
 from fairlead.pipeline.commands.options import LakeOptions, Url
 from fairlead.pipeline.commands.output import failures, print_result, watching
 

@@ -362,15 +362,10 @@ class WarehouseTable:
 
     # housekeeping ---------------------------------------------------------------------------------
 
-    def expire(self, before: int, replaced_before: int | None = None) -> int:
+    def expire(self, before: int) -> int:
         """Forget snapshots made before this instant (microseconds) that no branch and no tag has;
-        return their number. Their files stay until `sweep`.
-
-        replaced_before: instant before which a snapshot's files may have been replaced, default
-        `before`. A snapshot whose files were replaced later stays, so that its readers can end.
-        """
-        replaced = before if replaced_before is None else replaced_before
-        return self._expire(lambda stored: (before, replaced), 1)
+        return their number. Their files stay until `sweep`."""
+        return self._expire(lambda stored: (before, before), 1)
 
     def expire_unneeded(self, now: int, at_least: int = 1) -> int:
         """Forget the snapshots that nobody needs, if they are `at_least` so many; return their
