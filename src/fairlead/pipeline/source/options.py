@@ -138,7 +138,7 @@ class ReadOptions:
         """Parse the options of a Spark read, whose names may be in upper or lower case. Raise
         ConfigurationError; for an unknown option, the error lists the known ones."""
         given = known_of(options, known)
-        table = TABLES[choice_of("table", given.get("table"), list(TABLES))]
+        table = table_of(given.get("table"))
         since, until = _instant("since", given.get("since")), _instant("until", given.get("until"))
         if since is not None and until is not None and since >= until:
             raise ConfigurationError("option since must be before until")
@@ -156,13 +156,13 @@ class ReadOptions:
         )
 
 
-def known_of(options: Mapping[str, str], known: Mapping[str, str], of: str = "") -> dict[str, str]:
+def known_of(options: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their names in lower case. Raise ConfigurationError for an unknown one,
     with the known ones."""
     given = {name.lower(): value for name, value in options.items()}
     if strange := sorted(given.keys() - known.keys()):
         lines = "".join(f"\n  {name}: {meaning}" for name, meaning in known.items())
-        raise ConfigurationError(f"unknown option {', '.join(strange)}{of}; known:{lines}")
+        raise ConfigurationError(f"unknown option {', '.join(strange)}; known:{lines}")
     return given
 
 
@@ -177,12 +177,12 @@ def url_of(given: Mapping[str, str]) -> str:
     return url
 
 
-def choice_of(option: str, text: str | None, known: list[str]) -> str:
-    """Return the value of an option. Raise ConfigurationError unless the value is in `known`."""
-    if text not in known:
+def table_of(text: str | None) -> Table:
+    """Return the table with this name. Raise ConfigurationError without one."""
+    if text not in TABLES:
         given = "missing" if text is None else f"{text!r} is unknown"
-        raise ConfigurationError(f"option {option}: {given}; known: {', '.join(known)}")
-    return text
+        raise ConfigurationError(f"option table: {given}; known: {', '.join(TABLES)}")
+    return TABLES[text]
 
 
 def columns_of(table: Table, text: str | None) -> tuple[str, ...]:
