@@ -166,8 +166,8 @@ class Helping(SimplePart):
         self._send_results()
 
     async def _wait(self) -> None:
-        untils = (granted.until for granted in self._waiting.values())
-        until = min([self._owners.look_at, self._send_at, *untils])
+        times = (granted.until for granted in self._waiting.values())
+        until = min([self._owners.look_at, self._send_at, *times])
         seconds = None if until == math.inf else max(0.001, until - self._now())
         try:
             async with asyncio.timeout(seconds):
