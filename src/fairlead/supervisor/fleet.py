@@ -17,7 +17,10 @@ ready."""
 
 FIRST_DELAY = 0.5
 """Seconds until the next start after the first early end; it doubles with each one in a row."""
+
 LONGEST_DELAY = 30.0
+"""Longest such time, in seconds."""
+
 SETTLED_SECONDS = 10.0
 """Age of a process from which its end is not early."""
 
