@@ -93,6 +93,8 @@ class Reader:
         self.app = app
         self.name = name
         self.room = room
+        self.page = 1000
+        """Triggers of a lane that a sweep may return at once."""
         self.owned: frozenset[PartitionKey] = frozenset()
         self.received: list[Trigger] = []
         self.notifications: list[Notification] = []
@@ -112,7 +114,7 @@ class Reader:
         return self.room - kept[lane.queue, lane.priority]
 
     def behind(self, lane: LaneKey) -> int:
-        return 1000
+        return self.page
 
     def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
         return None
@@ -490,6 +492,24 @@ class TriggerChannelContract:
             reader.drop(reader.kept)
             reader.received.clear()
             await asyncio.sleep(A_MOMENT)
+            app.channel.redeliver()
+            await reader.until_received(ids)
+
+    async def test_triggers_that_a_sweep_has_passed_come_again(
+        self, app: App, note: Any, kit: ChannelKit
+    ) -> None:
+        """Deliver again, now, the triggers that were received and may have been dropped."""
+        async with reading(app) as reader:
+            ids = await submitted(note, 400)
+            await reader.until_received(ids)
+            await reader.until_up_to_date()
+            kit.sweep_every(app, NEVER)
+            reader.page = 10
+            reader.received.clear()
+            app.channel.redeliver()
+            await reader.until(lambda: len(reader.received) >= 20)
+            reader.drop(reader.kept)
+            reader.received.clear()
             app.channel.redeliver()
             await reader.until_received(ids)
 

@@ -346,6 +346,19 @@ async def test_a_key_is_charged_for_no_earlier_run_of_a_retried_task(
         await until(lambda: not charged(owner))
 
 
+async def test_a_grant_that_a_dead_node_did_not_claim_comes_back_at_once(sqlite_url: str) -> None:
+    fleet = Fleet(sqlite_url)
+    async with fleet.nodes({"concurrency": 1}) as (owner,):
+        granting, name = owner.parts.granting, owner.settings.name
+        granting.on_nodes_changed([name, "ghost"])
+        (await fleet.submit([30.0, 0.0])).close()
+        await until(lambda: len(owner.parts.context.table) == 1)
+        granting.on_want(Want(name, "ghost", 1, 1, [("work", "work", 1)]))
+        await until(lambda: bool(granting._open))
+        granting.on_nodes_changed([name])
+        assert not granting._open and len(owner.parts.context.table) == 1
+
+
 @pytest.mark.parametrize("kind", ["claimed", "returned"])
 async def test_a_late_result_of_an_earlier_version_ends_no_newer_grant(
     sqlite_url: str, kind: Any

@@ -38,9 +38,7 @@ class Tables:
 
 def test_the_first_error_ends_the_other_tables_of_a_build() -> None:
     tables = Tables()
-    build = Build(
-        cast(Any, None), cast(Any, tables), EVERYTHING, PipelineSettings(), lambda table, rows: None
-    )
+    build = Build(cast(Any, None), cast(Any, tables), EVERYTHING, PipelineSettings())
     rows = cast(Any, object())
 
     def many() -> None:

@@ -86,12 +86,14 @@ class Granting(SimplePart):
 
     def on_nodes_changed(self, identities: Collection[str]) -> None:
         """Note the living nodes that share a queue with this one. Announce again, for new nodes.
-        End the runs of dead nodes, which report nothing."""
+        Take back what dead nodes have not claimed, and end their runs: they report nothing."""
         self._is_alone = len(identities) <= 1
         self._announcements, self._announce_at = 0, 0.0
         for granted in list(self._running.values()):
             if identity_of(granted.node) not in identities:
                 self._end(granted, 0)
+        dead = [each for each in self._open.values() if identity_of(each.node) not in identities]
+        self._take_back([self._close(granted) for granted in dead])
         self._poked.set()
 
     def on_want(self, want: Want) -> None:

@@ -204,6 +204,7 @@ class Lanes(SimplePart):
         capacity, held = self._refill(lane), lane.core.held
         if lane.core.is_fair:
             return max(1, capacity // 2 - held)
+        capacity = max(2, capacity)  # one of them for a task without a handler here
         lane.is_asked = held > capacity // 2
         return 0 if lane.is_asked else capacity - held
 

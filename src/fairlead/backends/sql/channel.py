@@ -141,6 +141,9 @@ class DatabaseChannel:
         self._searching: set[PartitionKey] = set()
         """New partitions that the search under way covers."""
         self._is_search_due = False
+        self._are_sweeps_due = False
+        """Whether the next search lets sweeps under way begin again: they have passed rows that
+        are to be delivered again."""
         self._has_searched = False
         """Whether a search has ended. The first search also reports partitions that this node does
         not know, because a submitter declares more of them."""
@@ -251,6 +254,7 @@ class DatabaseChannel:
 
     def redeliver(self) -> None:
         self._begin_sweep()
+        self._are_sweeps_due = True
         self._search_at = self._sweep_at = 0.0
         for lane in self._lanes.values():
             if lane.keyed is not None:
@@ -328,6 +332,7 @@ class DatabaseChannel:
         """Find the lanes that have rows. Read new ones, and sweep all of them if a sweep is due."""
         self._searching, self._unsearched = self._unsearched, set()
         is_sweeping, self._is_search_due = self._is_search_due, False
+        is_again, self._are_sweeps_due = self._are_sweeps_due, False
         began = self._clock.monotonic()
         try:
             found = await self._tasks.database.read(self._tasks.lanes())
@@ -335,6 +340,7 @@ class DatabaseChannel:
             self._unsearched |= self._searching
             self._searching = set()
             self._is_search_due |= is_sweeping
+            self._are_sweeps_due |= is_again
             raise
         self._search_at = began + (self._clock.monotonic() - began) / SWEEP_SHARE
         for key in sorted(found, key=lambda lane: (lane.priority, lane)):
@@ -344,7 +350,7 @@ class DatabaseChannel:
             lane.is_behind |= is_new or is_sweeping
             # A former owner may have kept tasks of ordering keys out of memory behind its position.
             is_inherited = is_new and lane.read_seq > 0
-            if (is_sweeping or is_inherited) and lane.sweep_seq is None:
+            if is_again or ((is_sweeping or is_inherited) and lane.sweep_seq is None):
                 lane.sweep_seq = 0
             if is_sweeping and lane.keyed is not None:
                 lane.keyed.begin_sweep()

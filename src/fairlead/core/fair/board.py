@@ -17,9 +17,13 @@ from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.model import PartitionKey, Trigger, TriggerPath, tenant_of
 
 LaneName = tuple[str, int, int]
-"""(queue, partition, priority); GRANTED instead of the partition for what other nodes grant."""
+"""(queue, partition, priority), with one of these instead of a partition:"""
 
 GRANTED = -1
+"""What other nodes grant."""
+
+ALL = -2
+"""All partitions of a fifo queue."""
 
 
 class Board:
@@ -133,6 +137,9 @@ class Board:
         if lane is None:
             queue, partition, priority = name
             weights, run_times = self.weights.get(queue), self.run_times.get(queue)
+            if weights is None and partition >= 0:
+                lane = self.lanes[name] = self.lane((queue, ALL, priority))
+                return lane
             timing = None if run_times is None else (run_times, self.meter)
             if partition == GRANTED:
                 weights = timing = None
