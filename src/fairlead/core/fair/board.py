@@ -20,10 +20,10 @@ LaneName = tuple[str, int, int]
 """(queue, partition, priority), with one of these instead of a partition:"""
 
 GRANTED = -1
-"""What other nodes grant."""
+"""Stands for what other nodes grant."""
 
 ALL = -2
-"""All partitions of a fifo queue."""
+"""Stands for all partitions of a fifo queue."""
 
 
 class Board:
