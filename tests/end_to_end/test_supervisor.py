@@ -25,6 +25,7 @@ from services.process import free_port
 from tests import tiers
 from tests.builders import idle
 from tests.end_to_end.test_command_line import environment
+from tests.waiting import wait_until
 
 SHOP = """
 import asyncio, logging.config, os, time
@@ -261,6 +262,27 @@ def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(
     (line,) = [line for line in crew.lines if line.startswith("fairlead: ")]
     assert expected in line
     assert "Traceback" not in "".join(crew.lines)
+
+
+@tiers.NIGHTLY("a long run: each process is restarted")
+def test_a_hangup_replaces_each_worker_by_one_with_the_new_code(folder: Path, start: Start) -> None:
+    crew = start(2, "--name", "w")
+    crew.wait_for("worker is ready", 2)
+    before = {*crew.pids()}
+    (folder / "shop.py").write_text(SHOP.replace('"paid"', '"newly paid"'))
+    crew.process.send_signal(signal.SIGHUP)
+    order = [m[0] for m in crew.wait_for("worker is ready|node stopped", 4)]
+    assert order == ["worker is ready", "node stopped"] * 2
+    submit(folder, "pay", 4)
+    crew.wait_for("newly paid", 4)
+    wait_until(lambda: not before & {*crew.pids()})  # an interpreter ends after its node
+    # Code that cannot be loaded replaces nothing.
+    (folder / "shop.py").write_text("import nothing_of_that_name")
+    crew.process.send_signal(signal.SIGHUP)
+    crew.wait_for("reload failed")
+    (folder / "shop.py").write_text(SHOP)
+    submit(folder, "pay", 4)
+    crew.wait_for("newly paid", 4)
 
 
 def test_one_worker_alone_serves_its_health_beside_its_metrics(folder: Path, start: Start) -> None:
