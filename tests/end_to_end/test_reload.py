@@ -142,7 +142,7 @@ def test_code_in_the_folder_of_the_program_is_found_and_watched(tmp_path: Path) 
         submit()
         until("BEGIN ONE")
         code = tmp_path / "code" / "shop.py"
-        # Of another size: within a second, Python takes code of the same size for unchanged.
+        # Python takes code of the same size, changed within a second, for unchanged.
         code.write_text(code.read_text().replace("ONE", "TWO NOW"))
         until("worker starts")
         submit()
