@@ -481,21 +481,7 @@ class TriggerChannelContract:
             may_commit.set()
             await reader.until_received(await committing)
 
-    async def test_dropped_triggers_come_again_when_the_node_asks(
-        self, kit: ChannelKit, app: App, note: Any
-    ) -> None:
-        """Deliver again, now, the triggers that were received and may have been dropped."""
-        async with reading(app) as reader:
-            ids = await submitted(note, 10)
-            await reader.until_received(ids)
-            await reader.until_up_to_date()
-            reader.drop(reader.kept)
-            reader.received.clear()
-            await asyncio.sleep(A_MOMENT)
-            app.channel.redeliver()
-            await reader.until_received(ids)
-
-    async def test_triggers_that_a_sweep_has_passed_come_again(
+    async def test_dropped_triggers_come_again_when_the_node_asks_also_during_a_sweep(
         self, app: App, note: Any, kit: ChannelKit
     ) -> None:
         """Deliver again, now, the triggers that were received and may have been dropped."""

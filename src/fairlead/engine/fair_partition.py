@@ -228,11 +228,13 @@ class FairPartition:
 
     def _count(self, lane: _FairLane, arriving: int) -> None:
         """Count the triggers on their way into memory or the store among those of the node."""
-        were_full = self._look_ahead.are_inboxes_full
+        were_full, was_full = self._look_ahead.are_inboxes_full, lane.counted > PAGE
         self._look_ahead.inboxes += arriving - lane.counted
         lane.counted = arriving
         if were_full and not self._look_ahead.are_inboxes_full:
             self._context.channel.room_freed()
+        elif was_full and arriving <= PAGE:
+            self._context.channel.room_freed(lane.key)
 
     def limit(self, most: int) -> None:
         """Allow at most that many triggers of each lane in memory, whatever its share is."""
