@@ -240,13 +240,14 @@ class Intake(SimplePart):
         self.drop(own)
 
     def _by_home(self, triggers: Sequence[Trigger]) -> Iterable[tuple[Home, Sequence[Trigger]]]:
-        """Group triggers by the part that they came from."""
-        found: dict[Home, list[Trigger]] = {}
-        for trigger in triggers:
-            home: Home = self.lanes
-            if trigger.path == TriggerPath.GRANT:
-                home = self._helping
-            elif trigger.level is not None and self.backlogs is not None:
-                home = self.backlogs
-            found.setdefault(home, []).append(trigger)
-        return found.items()
+        """Group triggers by the part that they came from; most often that is one for all."""
+        granted = [trigger for trigger in triggers if trigger.path == TriggerPath.GRANT]
+        if granted:
+            yield self._helping, granted
+            triggers = [trigger for trigger in triggers if trigger.path != TriggerPath.GRANT]
+        if self.backlogs is not None:
+            if levelled := [trigger for trigger in triggers if trigger.level is not None]:
+                yield self.backlogs, levelled
+            triggers = [trigger for trigger in triggers if trigger.level is None]
+        if triggers:
+            yield self.lanes, triggers
