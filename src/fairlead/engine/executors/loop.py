@@ -199,7 +199,10 @@ class LoopExecutor:
         current = contextvars.copy_context()
         if len(current) != len(self._variables):
             return True
-        return any(current.get(variable) is not value for variable, value in self._variables)
+        for variable, value in self._variables:
+            if current.get(variable) is not value:
+                return True
+        return False
 
     def _ends_runner(self, runner: _Runner, execution: Execution, raised: BaseException) -> bool:
         """Return whether an exception was not raised by the handler, but thrown into it to end its
