@@ -199,7 +199,7 @@ class LoopExecutor:
         current = contextvars.copy_context()
         if len(current) != len(self._variables):
             return True
-        for variable, value in self._variables:
+        for variable, value in self._variables:  # noqa: SIM110  a generator costs more than this
             if current.get(variable) is not value:
                 return True
         return False
