@@ -36,7 +36,6 @@ from fairlead.model import (
 )
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
 from fairlead.ports.task_store import Claim
-from fairlead.ports.trigger_channel import KeyNews
 from fairlead.testing.contract.tasks import FACTS
 
 SOON = 60.0
@@ -116,8 +115,8 @@ class Reader:
     def behind(self, lane: LaneKey) -> int:
         return self.page
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
-        return None
+    def reads_by_key(self, lane: LaneKey) -> bool:
+        return False
 
     # as an owner ----------------------------------------------------------------------------------
 

@@ -116,15 +116,16 @@ async def test_more_keys_than_memory_take_turns_and_a_new_key_runs_at_once(app: 
     assert begun == dict.fromkeys(keys, 4) | {"new": 1}
 
 
+@pytest.mark.parametrize("order", ["fair", "fifo"])
 @pytest.mark.parametrize("kind", ["limit", "unknown"])
 async def test_a_task_behind_a_flood_of_its_own_key_that_cannot_run_runs(
-    sqlite_url: str, kind: str
+    sqlite_url: str, kind: str, order: str
 ) -> None:
     """The channel keeps it, and memory is full of tasks that a limit stops or no node knows."""
     app, other = App(sqlite_url), App(sqlite_url)
     app.migrate()
-    app.queue("q", partitions=1)
-    other.queue("q", partitions=1)
+    app.queue("q", partitions=1, order=order)
+    other.queue("q", partitions=1, order=order)
     never, ran = asyncio.Event(), asyncio.Event()
 
     @(app if kind == "limit" else other).task(queue="q", concurrency=Limit(1))

@@ -17,8 +17,9 @@ pytestmark = pytest.mark.virtual_time
 SOON = 20.0
 
 
-async def test_tasks_that_no_node_knows_cause_no_more_sweeps(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_tasks_that_no_node_knows_delay_no_others_and_cause_no_more_sweeps(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, order: str
 ) -> None:
     """A node without the handler grants many tasks one after another."""
 
@@ -26,7 +27,7 @@ async def test_tasks_that_no_node_knows_cause_no_more_sweeps(
 
     apps = [App(sqlite_url) for _ in range(3)]
     for app in apps:
-        app.queue("mail", order="fifo", partitions=1)
+        app.queue("mail", order=order, partitions=1)
     owner, helper, submitter = apps
     owner.task(note, name="old", queue="mail")
     helper.task(note, name="new", queue="mail")
@@ -43,7 +44,7 @@ async def test_tasks_that_no_node_knows_cause_no_more_sweeps(
         monkeypatch.setattr(owner.channel, "redeliver", lambda: (sweeps.append(1), redeliver()))
         for n in range(50):
             handle = new.submit(n=n)
-            async with asyncio.timeout(SOON):
+            async with asyncio.timeout(SOON / 100):
                 while handle.state() != State.DONE:
                     await asyncio.sleep(0.01)
     assert not sweeps

@@ -14,7 +14,6 @@ import pytest
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
-from fairlead.ports.trigger_channel import KeyNews
 from tests import builders, tiers
 from tests.ids import id_of
 
@@ -69,8 +68,8 @@ class Node:
     def behind(self, lane: LaneKey) -> int:
         return 5
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
-        return None
+    def reads_by_key(self, lane: LaneKey) -> bool:
+        return False
 
     async def receive(self) -> None:
         while True:

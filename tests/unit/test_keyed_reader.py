@@ -102,6 +102,9 @@ class Choosing:
     def behind(self, lane: LaneKey) -> int:
         return 0
 
+    def reads_by_key(self, lane: LaneKey) -> bool:
+        return True
+
     def of_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[Feed, int]]:
         told = [*map(Feed, news.announced), *news.found]
         told_again = self.remembered.keys() & {feed for feed in told if not feed.name}
@@ -264,22 +267,27 @@ STEPS = st.lists(
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(STEPS, st.integers(1, 4), st.lists(st.booleans(), max_size=40))
+@given(STEPS, st.integers(1, 4), st.lists(st.booleans(), max_size=40), st.booleans())
 def test_each_row_is_read_and_those_of_a_key_come_in_their_order(
-    steps: list[tuple[str, Any]], limit: int, choices: list[bool]
+    steps: list[tuple[str, Any]], limit: int, choices: list[bool], is_fair: bool
 ) -> None:
     """Draws submits, transactions that commit late, reads that fail, tasks that run, rows that the
-    node leaves, and notifications that are lost."""
+    node leaves, and notifications that are lost. `is_fair`: else the lane has one key."""
     with pytest.MonkeyPatch.context() as patch:
         for name, number in {"LOOK": 3, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 2}.items():
             patch.setattr(keyed_reader, name, number)
-        asyncio.run(_run_steps(steps, limit, choices))
+        asyncio.run(_run_steps(steps, limit, choices, is_fair))
 
 
-async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[bool]) -> None:
+async def _run_steps(
+    steps: list[tuple[str, Any]], limit: int, choices: list[bool], is_fair: bool
+) -> None:
+    def key_of(row: Trigger) -> str:
+        return row.fairness_key if is_fair else ""
+
     rows, room = Rows(), Choosing(limit, iter(choices))
     rows.passed = 2
-    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK, is_fair)
     last = 0
     begun: list[dict[int, str]] = []
     late: set[int] = set()
@@ -322,9 +330,9 @@ async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[boo
             left = [one for one in left if not name or one.name == name]
             received = [one for one in received if one not in left]
             if name or is_under_way:
-                unordered |= {one.fairness_key for one in left}
+                unordered |= set(map(key_of, left))
             left.sort(key=lambda one: -one.seq)
-            feeds = {Feed(one.fairness_key, name): one.seq - 1 for one in left}
+            feeds = {Feed(key_of(one), name): one.seq - 1 for one in left}
             if is_under_way:
                 rows.on_read = partial(reader.read_later, feeds)
                 received += await reader.read(room) or ()
@@ -338,7 +346,7 @@ async def _run_steps(steps: list[tuple[str, Any]], limit: int, choices: list[boo
     assert {trigger.seq for trigger in received} >= committed
     first: dict[int, str] = {}
     for trigger in received:
-        first.setdefault(trigger.seq, trigger.fairness_key)
+        first.setdefault(trigger.seq, key_of(trigger))
     for key in set(first.values()) - unordered:
         seqs = [seq for seq, of in first.items() if of == key and seq not in late]
         assert seqs == sorted(seqs)

@@ -19,7 +19,7 @@ from fairlead.engine.ordering import Ordering
 from fairlead.engine.outages import outage_pause
 from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.model import LaneKey, PartitionKey, Trigger
+from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.trigger_channel import KeyNews
 
@@ -175,8 +175,13 @@ class Backlogs(SimplePart):
         partition = self._started(lane[:2])
         return 0 if partition is None else partition.room_behind(lane.priority)
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> None:
-        """Return None: level lanes are read in the order of arrival."""
+    def reads_by_key(self, lane: LaneKey) -> bool:
+        """Return False: level lanes are read in the order of arrival."""
+        return False
+
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
+        """Return nothing: no name of a level lane is read apart."""
+        return ()
 
     def held(self, lane: LaneKey) -> int | None:
         """Return how many triggers the lane has if all of them are in memory, else None."""

@@ -60,8 +60,6 @@ class View(msgspec.Struct, frozen=True):
     """Living nodes that share a queue with this one."""
     present: frozenset[str] = frozenset()
     """Names of the nodes that are not about to restart, of all queues, silent or not."""
-    names: frozenset[str] = frozenset()
-    """Names of the tasks that some living node knows."""
 
 
 @dataclass(frozen=True, kw_only=True)

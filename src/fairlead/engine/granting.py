@@ -9,6 +9,7 @@ version, and reports the result. A grant that is lost, or whose node dies, comes
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Sequence
 from itertools import takewhile
 from typing import NamedTuple
@@ -70,25 +71,32 @@ class Granting(SimplePart):
         """Claimed grants whose end is the next result, by task id, the first to check first."""
         self._is_alone = True
         """Whether no other node shares a queue with this one."""
+        self._is_spare = False
+        """Whether triggers may wait since the last look at them."""
+        self._look_at = 0.0
+        """Monotonic seconds before which no further look is made."""
         self._announce_at = 0.0
-        """Monotonic seconds before which no further announcement is made."""
+        """Monotonic seconds before which no announcement of the same names is made."""
         self._announcements = 0
         """Announcements since the last want."""
         self._names_announced = 0
         """Names in the announcements so far, of the waiting names in their order."""
+        self._announced = frozenset[tuple[str, str]]()
+        """Waiting names of which an announcement was made."""
         self._poked = asyncio.Event()
 
     # events ---------------------------------------------------------------------------------------
 
     def on_spare(self) -> None:
         """Note that triggers may wait for which this node has no slots."""
+        self._is_spare = True
         self._poked.set()
 
     def on_nodes_changed(self, identities: Collection[str]) -> None:
         """Note the living nodes that share a queue with this one. Announce again, for new nodes.
         Take back what dead nodes have not claimed, and end their runs: they report nothing."""
         self._is_alone = len(identities) <= 1
-        self._announcements, self._announce_at = 0, 0.0
+        self._announced, self._is_spare = frozenset(), True
         for granted in list(self._running.values()):
             if identity_of(granted.node) not in identities:
                 self._end(granted, 0)
@@ -148,7 +156,7 @@ class Granting(SimplePart):
                 self._wants.expire(now)
                 if self._grant(now):
                     self._poked.set()
-                if now >= self._announce_at:
+                if now >= (self._look_at if self._is_spare else self._announce_at):
                     self._announce(now)
             await self._check_running(_due(self._running, now), now)
             await asyncio.sleep(0)  # one cycle of the event loop gathers several wants
@@ -157,8 +165,8 @@ class Granting(SimplePart):
     async def _wait(self) -> None:
         now = self._now()
         ends = [next(iter(each.values())).until for each in (self._open, self._running) if each]
-        if not self._is_alone and self._announce_at > now and len(self._context.table):
-            ends.append(self._announce_at)
+        if not self._is_alone and len(self._context.table):
+            ends.append(self._look_at if self._is_spare else self._announce_at)
         try:
             async with asyncio.timeout(max(0.001, min(ends) - now) if ends else None):
                 await self._poked.wait()
@@ -166,14 +174,22 @@ class Granting(SimplePart):
             pass
 
     def _announce(self, now: float) -> None:
-        """Announce triggers for which this node has no slots."""
-        names = self._context.table.spare_names()
-        if not names:
-            return  # `on_spare` comes when there are some
+        """Announce triggers for which this node has no slots: new names at once, the same names
+        after a pause."""
+        names, self._is_spare = self._context.table.spare_names(), False
+        if not names:  # `on_spare` comes when there are some
+            self._announced, self._announce_at = frozenset(), math.inf
+            return
+        self._look_at = now + SPARE_PAUSES[0]
+        if not self._announced.issuperset(names):
+            self._announcements, self._announce_at = 0, now
+        if now < self._announce_at:
+            return
         first = self._names_announced % len(names)
         announced = [*names[first:], *names[:first]][:MOST_NAMES]
         # Names without a worker may always come first, so the next announcement has the others.
         self._names_announced = first + len(announced)
+        self._announced = self._announced.intersection(names).union(announced)
         self._context.channel.send(Spare(self._context.name, announced))
         pause = min(self._announcements, len(SPARE_PAUSES) - 1)
         self._announce_at = now + SPARE_PAUSES[pause]

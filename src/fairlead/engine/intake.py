@@ -125,7 +125,10 @@ class Intake(SimplePart):
     def behind(self, lane: LaneKey) -> int:
         return self._of(lane.queue).room_behind(lane)
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]] | None:
+    def reads_by_key(self, lane: LaneKey) -> bool:
+        return self._of(lane.queue).reads_by_key(lane)
+
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
         return self._of(lane.queue).of_keys(lane, news)
 
     def held(self, lane: LaneKey) -> int | None:

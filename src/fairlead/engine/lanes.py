@@ -48,16 +48,12 @@ class _Lane:
     opening: list[Trigger] | None = field(default_factory=list)
     """Triggers that wait until enough keys are found; None once the lane is open."""
     unread: int = 0
-    """Tenants with unread rows, as far as the channel knows."""
+    """Tenants with unread rows, as far as the channel knows; 1 for those of a fifo lane."""
     is_asked: bool = True
     """Whether the channel asked for rows, and found no room for all, after the last call of
     `room_freed`."""
     looked_at: float | None = None
     """Monotonic seconds of the last look at what limits stop; None if memory was not full since."""
-    foreign: int = 0
-    """Triggers of a fifo lane in memory whose tasks have no handler here."""
-    has_left_out: bool = False
-    """Whether others were kept out of memory for lack of room."""
 
 
 class Lanes(SimplePart):
@@ -82,10 +78,6 @@ class Lanes(SimplePart):
         """Lanes that wait for rows: those which are not open, and those that have asked for
         some."""
         self._stalled = asyncio.Event()
-        self._known_names = frozenset[str]()
-        """Names of the tasks that some living node knows."""
-        self._has_met_others = False
-        """Whether a trigger of another name was kept out of memory."""
 
     async def run(self) -> None:
         """Leave triggers in their rows which limits stop, while others wait for room in memory."""
@@ -204,22 +196,23 @@ class Lanes(SimplePart):
         capacity, held = self._refill(lane), lane.core.held
         if lane.core.is_fair:
             return max(1, capacity // 2 - held)
-        capacity = max(2, capacity)  # one of them for a task without a handler here
         lane.is_asked = held > capacity // 2
-        return 0 if lane.is_asked else capacity - held
+        lane.unread = int(lane.is_asked)
+        return 0 if lane.is_asked else max(1, capacity - held)
 
     def room_behind(self, key: LaneKey) -> int:
         """Return how many triggers behind the lane's position may be read again now."""
         return AGAIN if PartitionKey(*key[:2]) in self._owned else 0
 
-    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]] | None:
-        """Return which keys of a fair queue to read next, and how many triggers of each; see
+    def reads_by_key(self, key: LaneKey) -> bool:
+        """Return whether a long lane is read by fairness key."""
+        return key.queue in self._context.kinds.fair
+
+    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
+        """Return which feeds to read next, and how many triggers of each; see
         `fairlead.ports.trigger_channel.Room`."""
-        lane = self._lane(key)
-        if lane is None:
+        if (lane := self._lane(key)) is None:
             return ()
-        if not lane.core.is_fair:
-            return None
         lane.unread, lane.is_asked = news.unread, True
         lane.core.remember(news.announced, news.found)
         if news.unread:
@@ -250,10 +243,10 @@ class Lanes(SimplePart):
         if core.held > core.most and lane.opening is None:
             last = self._table.last(lane.key, core.held - core.capacity)
             self._table.remove(last)
-            self._count(lane, last, -1)
+            lane.core.left(last)
             feeds: dict[Feed, int] = {}
             for trigger in last:
-                feed = Feed(trigger.fairness_key)
+                feed = Feed(core.key(trigger))
                 feeds[feed] = min(feeds.get(feed, trigger.seq), trigger.seq - 1)
             self._leave(lane, last, feeds)
 
@@ -268,46 +261,6 @@ class Lanes(SimplePart):
             lane.is_asked = False
             self._context.channel.room_freed(lane.key)
 
-    # names of tasks without a handler here --------------------------------------------------------
-
-    def set_known_names(self, names: frozenset[str]) -> None:
-        """Note the names of the tasks that some living node knows. Read triggers of new names."""
-        if self._has_met_others and not names <= self._known_names:
-            self._has_met_others = False
-            self._context.channel.redeliver()
-        self._known_names = names
-
-    def _foreign(self, triggers: Iterable[Trigger]) -> list[Trigger]:
-        handlers = self._context.served.handlers
-        return [trigger for trigger in triggers if trigger.name not in handlers]
-
-    def _leave_out(self, lane: _Lane, batch: Sequence[Trigger]) -> Sequence[Trigger]:
-        """Drop triggers of a fifo queue that would hold up others, and return the rest: no living
-        node knows their tasks, or only other nodes do and half of memory waits for them already.
-        Sweeps read them again. A fair queue reads each name that waits apart."""
-        if not (foreign := self._foreign(batch)):
-            return batch
-        known = [trigger for trigger in foreign if trigger.name in self._known_names]
-        self._has_met_others |= len(known) < len(foreign)
-        kept = known[: max(0, max(1, lane.core.capacity // 2) - lane.foreign)]
-        lane.has_left_out |= len(kept) < len(known)
-        out = set(map(id, foreign)).difference(map(id, kept))
-        self._context.events.on_dropped([trigger for trigger in foreign if id(trigger) in out])
-        return [trigger for trigger in batch if id(trigger) not in out]
-
-    def _count(self, lane: _Lane, triggers: Sequence[Trigger], sign: int) -> None:
-        """Count triggers that came into memory (1), or left it (-1)."""
-        if sign > 0:
-            lane.core.came(triggers)
-        else:
-            lane.core.left(triggers)
-        if lane.core.is_fair or not (foreign := self._foreign(triggers)):
-            return
-        lane.foreign += sign * len(foreign)
-        if sign < 0 and lane.has_left_out and lane.foreign <= lane.core.capacity // 4:
-            lane.has_left_out = False
-            self._context.channel.redeliver()
-
     # triggers come and go -------------------------------------------------------------------------
 
     def accept(self, triggers: Sequence[Trigger]) -> None:
@@ -320,13 +273,10 @@ class Lanes(SimplePart):
             count, most = lane.core.size + len(came), self._most[key.queue]
             lane.core.capacity = context.look_ahead.want(key, count, most)
             context.look_ahead.measure(key, came)
-            batch = came if lane.core.is_fair else self._leave_out(lane, came)
-            kept, left = self._keep(lane, batch)
-            if not lane.core.is_fair:
-                lane.foreign += len(self._foreign(kept))
+            kept, left = self._keep(lane, came)
             if left:
                 known = set(map(id, kept))
-                self._leave(lane, [each for each in batch if id(each) not in known], left)
+                self._leave(lane, [each for each in came if id(each) not in known], left)
             if lane.opening is None:
                 self._push(lane, kept)
             else:
@@ -375,14 +325,14 @@ class Lanes(SimplePart):
         self._context.events.on_ready()
 
     def _drop(self, lane: _Lane, triggers: Sequence[Trigger]) -> None:
-        self._count(lane, triggers, -1)
+        lane.core.left(triggers)
         self._context.events.on_dropped(triggers)
         self._ask(lane)
 
     def taken(self, triggers: Sequence[Trigger]) -> None:
         """Note that triggers left the table, to be claimed."""
         for lane, batch in self._mine(triggers):
-            self._count(lane, batch, -1)
+            lane.core.left(batch)
             self._context.look_ahead.took(lane.key, len(batch))
             self._ask(lane)
             self._leave_if_empty(lane)
@@ -399,7 +349,7 @@ class Lanes(SimplePart):
         """Drop triggers in the table that must wait for the first task of their ordering key."""
         self._table.remove(triggers)
         for lane, batch in self._mine(triggers):
-            self._count(lane, batch, -1)
+            lane.core.left(batch)
             self._ask(lane)
         self._context.events.on_dropped(triggers)
 
@@ -414,7 +364,7 @@ class Lanes(SimplePart):
                 continue
             kept.update(map(id, batch))
             if lane is not None:
-                self._count(lane, batch, 1)
+                lane.core.came(batch)
             for trigger in batch:
                 self._charge(trigger, 0)  # it is charged again when it starts
                 self._table.push(trigger)

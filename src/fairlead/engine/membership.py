@@ -43,8 +43,8 @@ difference may come from the clocks of the nodes."""
 
 _MARK = "#"
 
-_Nodes = tuple[list[tuple[str, list[str], list[str]]], frozenset[str]]
-"""Name, queues and task names of each living node; nodes that will restart."""
+_Nodes = tuple[list[tuple[str, list[str]]], frozenset[str]]
+"""Name and queues of each living node; nodes that will restart."""
 
 
 def name_of(identity: str) -> str:
@@ -89,8 +89,8 @@ class Membership(SimplePart):
         """Mark of the queue settings read last; None to read them again."""
         self._server: str | None = None
         """Server of the last mark; None before the first one."""
-        self._members: tuple[_Nodes, Members, frozenset[str]] | None = None
-        """Members and names of tasks computed last, with the nodes that they were computed from."""
+        self._members: tuple[_Nodes, Members] | None = None
+        """Members computed last, with the nodes that they were computed from."""
         self._registered: list[str] | None = None
         """Queues in the store's record of this node; None before the first registration."""
         self._is_leaving = False
@@ -232,14 +232,11 @@ class Membership(SimplePart):
             self._settings[queue] = self._known[queue] = settings
         self._mark = mark
 
-    def _members_of(
-        self, living: Sequence[NodeRecord], restarting: frozenset[str]
-    ) -> tuple[Members, frozenset[str]]:
-        """Return the nodes of each served queue, and the names of the tasks that living nodes know;
-        the same objects until a node changes."""
-        nodes = ([(record.node, record.queues, record.names) for record in living], restarting)
+    def _members_of(self, living: Sequence[NodeRecord], restarting: frozenset[str]) -> Members:
+        """Return the nodes of each served queue; the same object until a node changes."""
+        nodes = ([(record.node, record.queues) for record in living], restarting)
         if self._members is not None and self._members[0] == nodes:
-            return self._members[1:]
+            return self._members[1]
         by_queue: dict[str, set[str]] = {queue: set() for queue in self._served}
         for record in living:
             for queue in by_queue.keys() & record.queues:
@@ -252,9 +249,8 @@ class Membership(SimplePart):
             },
             frozenset(map(identity_of, restarting)),
         )
-        names = frozenset(name for record in living for name in record.names)
-        self._members = (nodes, members, names)
-        return members, names
+        self._members = (nodes, members)
+        return members
 
     async def silent_nodes(self) -> Sequence[str]:
         """Return the nodes that have been silent for so long that they count as dead, by a new
@@ -321,10 +317,10 @@ class Membership(SimplePart):
         living = [each for each in nodes if each.node not in silent]
         # A node that will restart has set its heartbeat ahead.
         restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
-        members, names = self._members_of(living, restarting)
+        members = self._members_of(living, restarting)
         present = frozenset(each.node for each in nodes) - restarting
         await self._read_changes(mark)
-        view = View(self._settings, self._weights, self._limits, members, present, names)
+        view = View(self._settings, self._weights, self._limits, members, present)
         self._settings, self._weights, self._limits = {}, {}, {}
         self._context.events.on_view(view)
         if held := self._claimer.held():

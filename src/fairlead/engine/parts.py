@@ -292,7 +292,6 @@ class NodeParts:
     def on_view(self, view: View) -> None:
         self.partitions.resize({queue: found.partitions for queue, found in view.queues.items()})
         self.controls.apply(view)
-        self.intake.lanes.set_known_names(view.names)
         if self.ownership.shares.set_members(view.members):
             self.ownership.poke()
             self.granting.on_nodes_changed(frozenset().union(*view.members.by_queue.values()))

@@ -33,11 +33,15 @@ class Room(Protocol):
         """Return the room for triggers that may have been received before. The channel reads them
         again in case a notification was lost."""
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]] | None:
-        """Return which feeds to read next, and how many triggers of each at most; None if the lane
-        is read in the order of arrival. Feeds that are not returned are remembered and returned
-        later, so the channel names each feed once, and again after it was returned if it has more
-        unread triggers. The room is not asked again before it was freed, unless there is news."""
+    def reads_by_key(self, lane: LaneKey) -> bool:
+        """Return whether a long lane is read by fairness key; else in the order of arrival."""
+
+    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
+        """Return which feeds to read next, and how many triggers of each at most. Feeds that are
+        not returned are remembered and returned later, so the channel names each feed once, and
+        again after it was returned if it has more unread triggers. The room is not asked again
+        before it was freed, unless there is news. In a lane that is read in the order of arrival,
+        the feeds have no keys: that of one name is read apart from that of all others."""
 
 
 class Owner(Protocol):
@@ -140,8 +144,8 @@ class TriggerChannel(Protocol):
     async def receive(self, room: Room) -> Sequence[Trigger]:
         """Return the next triggers of the owned partitions that have room, better priorities first.
         Those of a lane come in the order of submission, or those of each of its fairness keys if
-        `room.of_keys` says so. Wait while there are none; return nothing when a lane is no longer
-        behind. A lane without room delays no other. A trigger may come twice. A trigger that
+        `room.reads_by_key` says so. Wait while there are none; return nothing when a lane is no
+        longer behind. A lane without room delays no other. A trigger may come twice. A trigger that
         commits late comes too, although its position is below those received. Cancelling loses
         nothing. Raises StoreUnavailable; call again to continue."""
 

@@ -102,6 +102,14 @@ class LaneReader:
         """Whether earlier rows are to be read again."""
         return self.sweep_seq is not None or (self.keyed is not None and self.keyed.is_sweeping)
 
+    def read_apart(self, store: TaskStore, clock: Clock) -> None:
+        """Read one name of a lane in the order of arrival apart from the others."""
+        self.keyed = KeyedReader(
+            self.key, self.read_seq, self.highest_seq, store, clock, is_fair=False
+        )
+        self.keyed.read_later({Feed(""): self.read_seq})
+        self.is_behind, self.announced = True, []
+
     def set_back_to(self, position: int) -> None:
         """Read again the rows above a position."""
         self.is_behind = True
@@ -226,6 +234,8 @@ class DatabaseChannel:
         found = self._lanes.get(lane)
         if found is None or not feeds:
             return
+        if found.keyed is None and any(feed.name for feed in feeds):
+            found.read_apart(self._tasks, self._clock)
         if found.keyed is not None:
             found.keyed.read_later(feeds)
         else:
@@ -429,7 +439,7 @@ class DatabaseChannel:
             lane.highest_seq,
             min(max(lane.highest_seq, rows[-1].seq), lane.set_back),
         )
-        if len(rows) == limit and room.of_keys(lane.key, KeyNews()) is not None:
+        if len(rows) == limit and room.reads_by_key(lane.key):
             lane.keyed = KeyedReader(
                 lane.key, lane.read_seq, lane.highest_seq, self._tasks, self._clock
             )

@@ -5,6 +5,8 @@ So a key that arrives behind a flood waits for no row of the flood. The reader l
 ways: it looks at the first rows that each notification announces, and it walks the index from key
 to key when these rows may not be all. Every row above `floor` that is not at or below the position
 of its key is unread.
+
+The reader of a fifo lane has one key, "", while a name of the lane is read apart.
 """
 
 from __future__ import annotations
@@ -56,9 +58,16 @@ class KeyedReader:
     """The reader of one lane above the position `floor`, up to which all rows have been read."""
 
     def __init__(
-        self, lane: LaneKey, floor: int, highest: int, store: TaskStore, clock: Clock
+        self,
+        lane: LaneKey,
+        floor: int,
+        highest: int,
+        store: TaskStore,
+        clock: Clock,
+        is_fair: bool = True,
     ) -> None:
-        """`highest`: highest position read so far."""
+        """`highest`: highest position read so far. `is_fair`: whether the lane has the keys of its
+        rows; a lane in the order of arrival has the key "" only, and nothing to find."""
         self.lane = lane
         self.floor = floor
         self.highest = highest
@@ -66,6 +75,7 @@ class KeyedReader:
         """Highest position seen, also of rows that were not read."""
         self._store = store
         self._clock = clock
+        self._is_fair = is_fair
         self._unread: dict[str, int] = {}
         """Keys that may have rows above this position, at or below which their rows have been
         read."""
@@ -85,7 +95,7 @@ class KeyedReader:
         """Other feeds with unread rows that the node does not know of, or was given a part of."""
         self._looks: set[int] = set()
         """Positions from which announced rows are to be looked at."""
-        self._walk: str | None = ""
+        self._walk: str | None = "" if is_fair else None
         """Key after which the walk continues; None if no walk is under way."""
         self._has_walked = False
         """Whether a walk has ended."""
@@ -99,7 +109,7 @@ class KeyedReader:
         """Position through which the search under way has found no row without a key."""
         self._without = floor
         """Position through which every row without a key has been read, as far as is known."""
-        self._is_scanning = True
+        self._is_scanning = is_fair
         """Whether a search for rows without a key is under way. Stores may lack an index of them,
         so it passes the whole lane, part by part."""
         self._to_sweep: list[tuple[str, int]] = []
@@ -142,7 +152,11 @@ class KeyedReader:
 
     def look_from(self, seq: int) -> None:
         """Look at the rows from this position on, which a notification announces."""
-        self._looks.add(seq)
+        if self._is_fair:
+            self._looks.add(seq)
+        else:
+            self.floor = min(self.floor, seq - 1)
+            self.read_later({Feed(""): seq - 1})
 
     def read_later(self, feeds: Mapping[Feed, int]) -> None:
         """Read the rows of these feeds above these positions again, when the node asks for them."""
@@ -166,7 +180,10 @@ class KeyedReader:
 
     def look_on(self) -> None:
         """Look at the rows that have come since, because notifications were lost."""
-        self._looks.add(self._last + 1)
+        if self._is_fair:
+            self._looks.add(self._last + 1)
+        else:
+            self._add("", self._found)
 
     def begin_sweep(self) -> None:
         """Walk over all keys, in case a notification was lost, and begin to read the rows above
@@ -185,6 +202,9 @@ class KeyedReader:
 
     def walk(self) -> None:
         """Walk over all keys, to find those with unread rows."""
+        if not self._is_fair:
+            self._add("", self._found)
+            return
         self._is_walk_due = True
         if self._walk is None:
             self._begin_walk()
@@ -244,7 +264,7 @@ class KeyedReader:
         like: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
         plans: list[_Plan] = []
         most = 1 if self._walk is not None and len(self._unread) < ENOUGH_KEYS else PAGE
-        for feed, limit in room.of_keys(self.lane, news) or ():  # at first, a row of each key
+        for feed, limit in room.of_keys(self.lane, news):  # at first, a row of each key
             like[feed.name, min(limit, most)].append(feed.key)
         for (name, limit), keys in like.items():
             at_once = max(1, PAGE // (max(limit, APART) if name else limit))
@@ -273,7 +293,7 @@ class KeyedReader:
         rows, through = await self._rows_of(asked, most)
         pages: defaultdict[str, list[Trigger]] = defaultdict(list)
         for row in rows:
-            pages[row.fairness_key].append(row)
+            pages[self._key(row)].append(row)
         found: list[Trigger] = []
         for key, _ in asked:
             feed, page = feeds[key], pages[key]
@@ -308,7 +328,7 @@ class KeyedReader:
         given: list[Trigger] = []
         passed: set[str] = set()
         for row in rows:
-            key = row.fairness_key
+            key = self._key(row)
             counts[key] += 1
             self._unread[key] = row.seq
             if row.seq > self._lowered.get(Feed(key), row.seq):
@@ -317,7 +337,7 @@ class KeyedReader:
                 passed.add(key)
             else:
                 given.append(row)
-        passed.difference_update(row.fairness_key for row in given)
+        passed.difference_update(map(self._key, given))
         if through is not None:
             self._unread[""] = through
         for key, _ in asked:
@@ -343,6 +363,9 @@ class KeyedReader:
         """Return the next rows of each (key, position), and the position through which those
         without a key were read, None if that is the end."""
         database, store, through = self._store.database, self._store, None
+        if not self._is_fair:
+            rows = await database.read(store.ready(self.lane, asked[0][1], limit))
+            return rows, rows[-1].seq if len(rows) == limit else None
         rows = list[Trigger]()
         if named := [each for each in asked if each[0]]:
             rows = await database.read(store.ready_of(self.lane, named, limit))
@@ -387,11 +410,14 @@ class KeyedReader:
             self._to_sweep.append(("", through))
         counts: dict[str, int] = {}
         for row in rows:
-            counts[row.fairness_key] = counts.get(row.fairness_key, 0) + 1
-            is_full = counts[row.fairness_key] == limit and bool(row.fairness_key)
-            if is_full and row.seq < self._position(row.fairness_key):
-                self._to_sweep.append((row.fairness_key, row.seq))
-        return [row for row in rows if row.seq <= self._position(row.fairness_key, row.name)]
+            key = self._key(row)
+            counts[key] = counts.get(key, 0) + 1
+            if key and counts[key] == limit and row.seq < self._position(key):
+                self._to_sweep.append((key, row.seq))
+        return [row for row in rows if row.seq <= self._position(self._key(row), row.name)]
+
+    def _key(self, row: Trigger) -> str:
+        return row.fairness_key if self._is_fair else ""
 
     def _position(self, key: str, name: str = "") -> int:
         """Return the position through which the rows of a key, or of one name of it, were read."""

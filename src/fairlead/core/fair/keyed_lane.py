@@ -1,5 +1,6 @@
 """A lane whose rows are read by fairness key: which keys to read next, and how many rows of each,
-so that memory holds the triggers that come first. Nothing is stored about the order.
+so that memory holds the triggers that come first. Nothing is stored about the order. A fifo lane
+has one key, "".
 
 A limit may stop many triggers while others could run. Beyond a few, which wait in memory, these are
 left in their rows: they and all later ones of their column (the triggers that the same limits stop)
@@ -41,6 +42,8 @@ class KeyedLane:
         """`column_of`: returns the column of a trigger."""
         self._flows = flows
         self._column_of = column_of
+        self.key = flows.key
+        """Return the key by which the rows of a trigger are read: "" in a fifo lane."""
         self.is_fair = flows.is_fair
         """Whether the rows of a long lane are read by fairness key; else in their order."""
         self.is_open = True
@@ -86,7 +89,7 @@ class KeyedLane:
         kept, left = list[Trigger](), dict[Feed, int]()
         for trigger in triggers:
             apart = self._apart.get(self._column(trigger))
-            feed = Feed(trigger.fairness_key, "" if apart is None else apart.name)
+            feed = Feed(self.key(trigger), "" if apart is None else apart.name)
             has_room = self.held < self.most if apart is None else apart.held < apart.most
             if has_room and feed not in left:  # those of a key stay in their order
                 self.came([trigger])
@@ -116,15 +119,15 @@ class KeyedLane:
                     self._apart_held += sign
                     self.held -= sign
                     if sign > 0:
-                        apart.unread.came(trigger.fairness_key, 1)
+                        apart.unread.came(self.key(trigger), 1)
                         continue
                     self._may_ask = True
                     if not apart.held and len(apart.unread):  # they start quickly
                         most = max(apart.most, self.full // len(self._apart))
                         apart.most = min(2 * apart.most, most)
+        keys = Counter([trigger.fairness_key for trigger in triggers] if self.is_fair else [])
         if not self.is_fair:
-            return ()
-        keys = Counter([trigger.fairness_key for trigger in triggers])
+            keys[""] = len(triggers)
         tenants, inside = self._held
         for key, count in keys.items():
             _change(tenants, tenant_of(key), sign * count)
@@ -149,7 +152,7 @@ class KeyedLane:
             self.held -= len(triggers)
         left: dict[Feed, int] = {}
         for trigger in triggers[most:]:
-            feed = Feed(trigger.fairness_key, name)
+            feed = Feed(self.key(trigger), name)
             left[feed] = min(left.get(feed, trigger.seq), trigger.seq - 1)
             self._feeds[feed] = column
         self.left(triggers[most:])
@@ -221,8 +224,6 @@ class KeyedLane:
     def is_asking(self) -> bool:
         """Whether to ask for rows, because memory is half empty, or has room for some that are soon
         due."""
-        if not self.is_fair:
-            return self.held <= self.capacity // 2
         if self._may_ask and self.held < self.most:
             self._may_ask = any(apart.is_asking for apart in self._apart.values())
             if self._may_ask:
@@ -230,7 +231,7 @@ class KeyedLane:
         if self._new and self.held < self.most:
             return True
         if self.held <= self.capacity // 2:
-            return len(self._unread) > 0
+            return len(self._unread) > 0 or not self.is_fair
         first = self._unread.first()
         spare = self.capacity // 16
         return first is not None and self.held < self._most(first[0], is_low=False) - spare
@@ -277,14 +278,14 @@ class KeyedLane:
 
     def _settle(self) -> None:
         """Note that all rows that were asked for have come, or do not exist. Columns without unread
-        rows are no longer read apart, if the triggers of all have room together."""
+        rows are no longer read apart, if the triggers of all take half of memory at most."""
         if self.is_open:
             self._flows.beginners.starts.clear()
         for unread in self._all_unread():
             unread.settle()
         read = {column: one for column, one in self._apart.items() if not len(one.unread)}
         count = sum(apart.held for apart in read.values())
-        if read and self.held + count <= self.full:
+        if read and self.held + count <= self.capacity // 2:
             self._apart = {column: one for column, one in self._apart.items() if column not in read}
             self.held, self._apart_held = self.held + count, self._apart_held - count
             self._feeds = {feed: of for feed, of in self._feeds.items() if of in self._apart}
