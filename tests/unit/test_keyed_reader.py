@@ -105,7 +105,7 @@ class Choosing:
     def reads_by_key(self, lane: LaneKey) -> bool:
         return True
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[Feed, int]]:
+    def choose_keys(self, lane: LaneKey, news: KeyNews) -> list[tuple[Feed, int]]:
         told = [*map(Feed, news.announced), *news.found]
         told_again = self.remembered.keys() & {feed for feed in told if not feed.name}
         assert not told_again, "a key was told twice"
@@ -140,7 +140,7 @@ def test_a_key_that_arrives_behind_a_flood_is_read_after_three_reads(flood: int)
         await reader.read(room)
         room.takes_old = False
         rows.keys[flood + 1] = "newcomer"
-        reader.look_from(flood + 1)
+        reader.announced_from(flood + 1)
         began = rows.reads
         received: list[Trigger] = []
         while not received:
@@ -274,7 +274,12 @@ def test_each_row_is_read_and_those_of_a_key_come_in_their_order(
     """Draws submits, transactions that commit late, reads that fail, tasks that run, rows that the
     node leaves, and notifications that are lost. `is_fair`: else the lane has one key."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, number in {"LOOK": 3, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 2}.items():
+        for name, number in {
+            "ANNOUNCED_PAGE": 3,
+            "WALK": 2,
+            "PAGE": 4,
+            "MOST_POSITIONS": 2,
+        }.items():
             patch.setattr(keyed_reader, name, number)
         asyncio.run(_run_steps(steps, limit, choices, is_fair))
 
@@ -305,13 +310,13 @@ async def _run_steps(
             rows.keys |= new
             committed |= new.keys()
             if what == "submit":
-                reader.look_from(min(new))
+                reader.announced_from(min(new))
         elif what == "commit" and begun:
             new = begun.pop(0)
             late |= new.keys()
             rows.keys |= new
             committed |= new.keys()
-            reader.look_from(min(new))
+            reader.announced_from(min(new))
         elif what == "read":
             if value:
                 reader.room_freed()

@@ -179,7 +179,7 @@ class Backlogs(SimplePart):
         """Return False: level lanes are read in the order of arrival."""
         return False
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
+    def choose_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
         """Return nothing: no name of a level lane is read apart."""
         return ()
 

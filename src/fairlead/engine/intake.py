@@ -128,8 +128,8 @@ class Intake(SimplePart):
     def reads_by_key(self, lane: LaneKey) -> bool:
         return self._of(lane.queue).reads_by_key(lane)
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
-        return self._of(lane.queue).of_keys(lane, news)
+    def choose_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
+        return self._of(lane.queue).choose_keys(lane, news)
 
     def held(self, lane: LaneKey) -> int | None:
         """Return how many triggers a lane has if all of them are in memory, else None."""

@@ -208,7 +208,7 @@ class Lanes(SimplePart):
         """Return whether a long lane is read by fairness key."""
         return key.queue in self._context.kinds.fair
 
-    def of_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
+    def choose_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
         """Return which feeds to read next, and how many triggers of each; see
         `fairlead.ports.trigger_channel.Room`."""
         if (lane := self._lane(key)) is None:

@@ -36,7 +36,7 @@ class Room(Protocol):
     def reads_by_key(self, lane: LaneKey) -> bool:
         """Return whether a long lane is read by fairness key; else in the order of arrival."""
 
-    def of_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
+    def choose_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
         """Return which feeds to read next, and how many triggers of each at most. Feeds that are
         not returned are remembered and returned later, so the channel names each feed once, and
         again after it was returned if it has more unread triggers. The room is not asked again

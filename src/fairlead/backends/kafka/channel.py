@@ -367,7 +367,7 @@ class KafkaChannel(DatabaseChannel):
         if lane is None:
             return False  # the rows will be read when this node has taken over the partition
         if lane.keyed is not None:
-            lane.keyed.look_from(trigger.seq)
+            lane.keyed.announced_from(trigger.seq)
             self._read_on(lane)
             return False
         if trigger.seq > lane.read_seq and lane.is_behind:

@@ -268,7 +268,7 @@ class DatabaseChannel:
         self._search_at = self._sweep_at = 0.0
         for lane in self._lanes.values():
             if lane.keyed is not None:
-                lane.keyed.look_on()
+                lane.keyed.read_on()
                 self._read_on(lane)
         self._changed.set()
 
@@ -444,7 +444,7 @@ class DatabaseChannel:
                 lane.key, lane.read_seq, lane.highest_seq, self._tasks, self._clock
             )
             for position in lane.announced:
-                lane.keyed.look_from(position)
+                lane.keyed.announced_from(position)
             lane.announced = []
         return rows if rows[0].seq > known else healed(rows, known)
 
@@ -454,11 +454,11 @@ class DatabaseChannel:
         """Return the next triggers of a long lane, which may be none; None if there is nothing to
         read now. Read by position again when the lane is short."""
         rows = await keyed.read(room)
-        lane.read_seq = keyed.floor
+        lane.read_seq = keyed.read_through
         if rows is None and keyed.is_done:
             lane.keyed = None
-            room.of_keys(lane.key, KeyNews())
-            lane.read_seq = lane.highest_seq = max(keyed.floor, keyed.highest)
+            room.choose_keys(lane.key, KeyNews())
+            lane.read_seq = lane.highest_seq = max(keyed.read_through, keyed.highest)
         return rows
 
     async def _sweep(self, lane: LaneReader, limit: int) -> Sequence[Trigger]:
@@ -516,7 +516,7 @@ class DatabaseChannel:
             self._note_early(key, news.first_seq)
             return
         if found.keyed is not None:
-            found.keyed.look_from(news.first_seq)
+            found.keyed.announced_from(news.first_seq)
         else:
             found.set_back_to(news.first_seq - 1)
         self._read_on(found)

@@ -3,8 +3,9 @@ leaves the rest of a flood in the store until the node has room for it.
 
 So a key that arrives behind a flood waits for no row of the flood. The reader learns of keys in two
 ways: it looks at the first rows that each notification announces, and it walks the index from key
-to key when these rows may not be all. Every row above `floor` that is not at or below the position
-of its key is unread.
+to key when these rows may not be all. All rows up to `read_through` have been read. Above it, the
+rows of each key have been read up to a position of the key. Example: read through 10, "a" up to 25.
+A row of "a" at 20 has been read, and one of "b" at 20 is unread.
 
 The reader of a fifo lane has one key, "", while a name of the lane is read apart.
 """
@@ -22,7 +23,7 @@ from fairlead.model import Feed, LaneKey, Trigger, tenant_of
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import KeyNews, Room
 
-LOOK = 200
+ANNOUNCED_PAGE = 200
 """Announced rows that are looked at. If there are more, a walk over all keys finds the rest."""
 
 WALK = 500
@@ -55,12 +56,12 @@ class _Plan(NamedTuple):
 
 
 class KeyedReader:
-    """The reader of one lane above the position `floor`, up to which all rows have been read."""
+    """The reader of one lane above the position through which all rows have been read."""
 
     def __init__(
         self,
         lane: LaneKey,
-        floor: int,
+        read_through: int,
         highest: int,
         store: TaskStore,
         clock: Clock,
@@ -69,7 +70,7 @@ class KeyedReader:
         """`highest`: highest position read so far. `is_fair`: whether the lane has the keys of its
         rows; a lane in the order of arrival has the key "" only, and nothing to find."""
         self.lane = lane
-        self.floor = floor
+        self.read_through = read_through
         self.highest = highest
         self._last = highest
         """Highest position seen, also of rows that were not read."""
@@ -93,7 +94,7 @@ class KeyedReader:
         """Unread keys of new rows that the node does not know of yet."""
         self._found: list[Feed] = []
         """Other feeds with unread rows that the node does not know of, or was given a part of."""
-        self._looks: set[int] = set()
+        self._announced_at: set[int] = set()
         """Positions from which announced rows are to be looked at."""
         self._walk: str | None = "" if is_fair else None
         """Key after which the walk continues; None if no walk is under way."""
@@ -105,9 +106,9 @@ class KeyedReader:
         """Monotonic seconds before which no other walk begins for a sweep."""
         self._walked = 0.0
         """Seconds that the reads of the walk under way have taken."""
-        self._scanned = floor
+        self._scanned = read_through
         """Position through which the search under way has found no row without a key."""
-        self._without = floor
+        self._without = read_through
         """Position through which every row without a key has been read, as far as is known."""
         self._is_scanning = is_fair
         """Whether a search for rows without a key is under way. Stores may lack an index of them,
@@ -121,7 +122,7 @@ class KeyedReader:
     @property
     def has_news(self) -> bool:
         """Whether announced rows are to be looked at, or their keys to be passed to the node."""
-        return bool(self._looks or self._announced)
+        return bool(self._announced_at or self._announced)
 
     @property
     def is_searching(self) -> bool:
@@ -130,8 +131,8 @@ class KeyedReader:
 
     @property
     def _is_finding(self) -> bool:
-        is_telling = bool(self._announced or self._found)
-        return self._walk is not None or is_telling or bool(self._looks or self._plans)
+        has_names = bool(self._announced or self._found)
+        return self._walk is not None or has_names or bool(self._announced_at or self._plans)
 
     @property
     def is_beginning(self) -> bool:
@@ -150,12 +151,12 @@ class KeyedReader:
         """Ask the node again how many triggers it takes."""
         self._has_room = True
 
-    def look_from(self, seq: int) -> None:
+    def announced_from(self, seq: int) -> None:
         """Look at the rows from this position on, which a notification announces."""
         if self._is_fair:
-            self._looks.add(seq)
+            self._announced_at.add(seq)
         else:
-            self.floor = min(self.floor, seq - 1)
+            self.read_through = min(self.read_through, seq - 1)
             self.read_later({Feed(""): seq - 1})
 
     def read_later(self, feeds: Mapping[Feed, int]) -> None:
@@ -178,22 +179,25 @@ class KeyedReader:
             self._lowered[Feed(feed.key)] = self._unread[feed.key]
         self._apart.clear()
 
-    def look_on(self) -> None:
+    def read_on(self) -> None:
         """Look at the rows that have come since, because notifications were lost."""
         if self._is_fair:
-            self._looks.add(self._last + 1)
+            self._announced_at.add(self._last + 1)
         else:
             self._add("", self._found)
 
     def begin_sweep(self) -> None:
         """Walk over all keys, in case a notification was lost, and begin to read the rows above
-        `floor` again, in case the node has dropped some of them."""
+        `read_through` again, in case the node has dropped some of them."""
         if self._clock.monotonic() >= self._walk_at:
-            self._scanned = self.floor
+            self._scanned = self.read_through
             self.walk()
         if not self._to_sweep:
-            known = [*self._read, *(key for key, seq in self._unread.items() if seq > self.floor)]
-            self._to_sweep = [(key, self.floor) for key in known]
+            known = [
+                *self._read,
+                *(key for key, seq in self._unread.items() if seq > self.read_through),
+            ]
+            self._to_sweep = [(key, self.read_through) for key in known]
 
     @property
     def is_sweeping(self) -> bool:
@@ -215,7 +219,7 @@ class KeyedReader:
 
     def _add(self, key: str, new: list[str] | list[Feed]) -> None:
         if key not in self._unread:
-            position = self._read.pop(key, self.floor)
+            position = self._read.pop(key, self.read_through)
             self._unread[key] = position if key else max(position, self._without)
             if (tenant := tenant_of(key)) != key:
                 self._tenants[tenant] += 1
@@ -240,8 +244,8 @@ class KeyedReader:
     async def read(self, room: Room) -> Sequence[Trigger] | None:
         """Return the next triggers, in the order of their positions; None if there are none, or no
         room for them. May return none although there are more."""
-        if self._looks:
-            await self._look()
+        if self._announced_at:
+            await self._read_announced()
         elif self._walk is not None and not self._plans:
             await self._walk_on(self._walk)
         elif self._is_scanning and not self._plans:
@@ -251,7 +255,7 @@ class KeyedReader:
             self._plan(room)
         if self._plans:
             return await self._read_plan()
-        return () if self._looks or self._walk is not None or self._is_scanning else None
+        return () if self._announced_at or self._walk is not None or self._is_scanning else None
 
     def _plan(self, room: Room) -> None:
         """Ask the node which keys to read next."""
@@ -264,7 +268,7 @@ class KeyedReader:
         like: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
         plans: list[_Plan] = []
         most = 1 if self._walk is not None and len(self._unread) < ENOUGH_KEYS else PAGE
-        for feed, limit in room.of_keys(self.lane, news):  # at first, a row of each key
+        for feed, limit in room.choose_keys(self.lane, news):  # at first, a row of each key
             like[feed.name, min(limit, most)].append(feed.key)
         for (name, limit), keys in like.items():
             at_once = max(1, PAGE // (max(limit, APART) if name else limit))
@@ -374,22 +378,23 @@ class KeyedReader:
             rows = sorted([*rows, *found], key=attrgetter("seq"))
         return rows, through
 
-    async def _look(self) -> None:
+    async def _read_announced(self) -> None:
         """Find the keys of announced rows. A row may lie below the position of its key, because
         its transaction was slow: read on from there."""
-        looks, self._looks = self._looks, set()  # others may come during the read
-        first = min(looks)
+        announced, self._announced_at = self._announced_at, set()  # more may come meanwhile
+        first = min(announced)
         try:
-            rows = await self._store.database.read(self._store.ready(self.lane, first - 1, LOOK))
+            ready = self._store.ready(self.lane, first - 1, ANNOUNCED_PAGE)
+            rows = await self._store.database.read(ready)
         except BaseException:
-            self._looks |= looks
+            self._announced_at |= announced
             raise
-        self.floor = min(self.floor, first - 1)
+        self.read_through = min(self.read_through, first - 1)
         if rows:
             self._last = max(self._last, rows[-1].seq)
-        if len(rows) == LOOK:
+        if len(rows) == ANNOUNCED_PAGE:
             last = rows[-1].seq
-            self._looks |= {seq for seq in looks if seq > last}
+            self._announced_at |= {seq for seq in announced if seq > last}
             if self.highest > last:
                 for positions in (self._unread, self._read):
                     positions.update((k, last) for k, seq in positions.items() if seq > last)
@@ -425,7 +430,7 @@ class KeyedReader:
             return apart
         if (unread := self._unread.get(key)) is not None:
             return unread
-        return self._read.get(key, self.floor)
+        return self._read.get(key, self.read_through)
 
     async def _scan(self) -> None:
         """Look for the next row without a key in the next part of the lane."""
