@@ -174,7 +174,7 @@ async def test_a_deleted_topic_of_the_log_is_created_again_and_ends_no_worker(
                     await shop.submit(3)
                     handle = True
                 except StoreUnavailable as error:
-                    assert "the log may not have the task" in str(error)
+                    assert "Kafka may not have the task" in str(error)
         await shop.until_ran(3)
 
 

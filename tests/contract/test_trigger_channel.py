@@ -92,7 +92,7 @@ class TestServerAway(ServerAwayContract):
         if kind == "kafka":
             pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
             # unsent messages are dropped sooner
-            monkeypatch.setattr("fairlead.backends.kafka.sender.SEND_SECONDS", 1.0)
+            monkeypatch.setattr("fairlead.backends.kafka.channel.SEND_SECONDS", 1.0)
         with PostgresServer() if kind == "postgres" else KafkaServer() as server:
             if kind == "postgres":
                 yield DatabaseKit(server.create_database(), server=server)

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -207,7 +208,7 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
     chance, send = random.Random(seed), KafkaSender.send
     dropped = doubled = 0
 
-    def lossy(self: KafkaSender, messages: Sequence[Outgoing]) -> None:
+    def lossy(self: KafkaSender, messages: Sequence[Outgoing]) -> Future[None]:
         nonlocal dropped, doubled
         kept = []
         for message in messages:
@@ -218,7 +219,7 @@ async def test_every_task_is_claimed_once_though_messages_are_dropped_and_double
                 doubled += 1
                 kept.append(message)
             kept.append(message)
-        send(self, kept)
+        return send(self, kept)
 
     monkeypatch.setattr(KafkaSender, "send", lossy)
     monkeypatch.setattr(app.channel, "_heal_every", sweep)
@@ -273,7 +274,7 @@ async def test_a_node_that_falls_behind_pauses_its_partitions_until_it_has_caugh
 async def test_submits_work_while_kafka_is_away_and_unsent_triggers_are_counted(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairlead.backends.kafka.sender.SEND_SECONDS", 1.0)
+    monkeypatch.setattr("fairlead.backends.kafka.channel.SEND_SECONDS", 1.0)
     ran = []
     with KafkaServer() as server:
         app = counting(sqlite_url, server.url)

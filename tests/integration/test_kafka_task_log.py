@@ -28,9 +28,9 @@ from fairlead.ports.task_log import Entry, encode
 from services.kafka import KafkaServer
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-from fairlead.backends.kafka import appender as kafka_appender  # noqa: E402
 from fairlead.backends.kafka import log_reader as kafka_log_reader  # noqa: E402
 from fairlead.backends.kafka import offset_commits  # noqa: E402
+from fairlead.backends.kafka import sender as kafka_sender  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.offset_commits import OffsetCommits  # noqa: E402
 from fairlead.backends.kafka.task_log import KafkaTaskLog  # noqa: E402
@@ -226,7 +226,7 @@ async def test_appends_of_one_thread_keep_their_order_from_the_first_one_on(
 async def test_a_full_producer_holds_submitters_back_and_loses_none(
     kafka_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_appender, "MOST_WAITING", 100)
+    monkeypatch.setattr(kafka_sender, "MOST_WAITING", 100)
     most_waiting = 0
 
     def run(log: KafkaTaskLog, new: Sequence[Entry]) -> Future[None]:
@@ -235,7 +235,7 @@ async def test_a_full_producer_holds_submitters_back_and_loses_none(
             if (room := log.room()) is not None:
                 room.result(SOON)
             last = log.append(new[n : n + 10])
-            most_waiting = max(most_waiting, len(log._appender._waiting))
+            most_waiting = max(most_waiting, len(log._sender._waiting))
         return last
 
     async with opened(f"{kafka_url}&queue.buffering.max.messages=50") as log:

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
-from fairlead.backends.kafka.appender import Appender  # noqa: E402
 from fairlead.backends.kafka.client import ClientThread  # noqa: E402
 from fairlead.backends.kafka.endpoint import KafkaEndpoint  # noqa: E402
 from fairlead.backends.kafka.log_topics import LogTopics  # noqa: E402
 from fairlead.backends.kafka.outage_log import KafkaOutageLog  # noqa: E402
 from fairlead.backends.kafka.prefix_owner import PrefixOwner  # noqa: E402
-from fairlead.backends.kafka.sender import Outgoing  # noqa: E402
+from fairlead.backends.kafka.sender import KafkaSender, Outgoing  # noqa: E402
 from fairlead.errors import StoreUnavailable  # noqa: E402
 
 SOON = 30.0
@@ -116,23 +115,25 @@ def test_a_forked_child_neither_stops_nor_awaits_the_thread_of_its_parent() -> N
     assert not thread.is_closing and thread.close()
 
 
-def test_when_the_thread_of_the_appender_fails_its_futures_fail_and_the_next_append_starts_another_thread(
+def test_when_the_thread_of_a_sender_fails_its_futures_fail_and_the_next_batch_starts_another(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(appender: Appender) -> bool:
+    def broken(sender: KafkaSender) -> bool:
         raise ZeroDivisionError
 
     counts: Counter[str] = Counter()
-    endpoint = KafkaEndpoint("127.0.0.1:1", client={"message.timeout.ms": "1000"})
-    appender = Appender(
+    endpoint = KafkaEndpoint("127.0.0.1:1")
+    sender = KafkaSender(
         endpoint,
         LogTopics(endpoint, PrefixOwner(endpoint, None), {"mail": 1}),
-        lambda what, count: counts.update({what: count}),
+        1.0,
+        lambda: counts.update(["unsent"]),
+        KafkaOutageLog("not sent", {}),
     )
-    monkeypatch.setattr(Appender, "_ensure_topic", broken)
+    monkeypatch.setattr(KafkaSender, "_ensure_topic", broken)
     for _ in range(2):
-        future = appender.append([Outgoing("mail", 0, None, b"x"), Outgoing("mail", 0, None, b"y")])
+        future = sender.send([Outgoing("mail", 0, None, b"x"), Outgoing("mail", 0, None, b"y")])
         assert isinstance(future.exception(SOON), StoreUnavailable)
-    appender.close()
-    assert counts == {"failed_appends": 4}
+    sender.close()
+    assert counts == {"unsent": 4}
     assert any(record.exc_info for record in caplog.records)

@@ -25,11 +25,13 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
 from fairlead.backends.kafka.messages import encode_hint, encode_trigger, key_of
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.backends.kafka.receiver import Received, Receiver
 from fairlead.backends.kafka.sender import KafkaSender, Outgoing
@@ -59,6 +61,9 @@ MOST_ARRIVED = 10_000
 """Greatest number of triggers that have arrived and wait for room. Above it, half of them are left
 to the reader of the rows, the lowest priority first."""
 
+SEND_SECONDS = 5.0
+"""Seconds after which an unsent message is left to the sweeps."""
+
 HOLD_SECONDS = 5.0
 """Longest time, in seconds, that an offset waits for its trigger."""
 
@@ -70,6 +75,25 @@ COMMIT_EVERY = 1.0
 """Seconds between two commits of offsets."""
 
 _HAND_OVER_SECONDS = 30.0
+
+
+class _Topics:
+    """The topics of triggers."""
+
+    def __init__(
+        self, endpoint: KafkaEndpoint, owner: PrefixOwner, partitions: Mapping[str, int]
+    ) -> None:
+        self._endpoint = endpoint
+        self._owner = owner
+        self._partitions = partitions
+
+    def ensure(self, queue: str, partitions: int = 0) -> None:
+        self._owner.require()
+        count = max(partitions, self._partitions.get(queue, 0))
+        self._endpoint.ensure({queue: count}, SEND_SECONDS)
+
+    def shortage(self, topic: str, seconds: float) -> None:
+        """Return None: rows have what is not sent."""
 
 
 class _Twins:
@@ -133,7 +157,16 @@ class KafkaChannel(DatabaseChannel):
         self._endpoint = KafkaEndpoint.of(url)
         self.location = self._endpoint.location
         self._prefix_owner = PrefixOwner(self._endpoint, store)
-        self._sender = KafkaSender(self._endpoint, self._prefix_owner, partitions, counted)
+        self._outages = KafkaOutageLog(
+            "triggers were not sent; the sweeps will find their rows", {"channel": self.location}
+        )
+        self._sender = KafkaSender(
+            self._endpoint,
+            _Topics(self._endpoint, self._prefix_owner, partitions),
+            SEND_SECONDS,
+            partial(counted, "unsent_triggers", 1),
+            self._outages,
+        )
         self._counted = counted
         self._receiver: Receiver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -161,8 +194,14 @@ class KafkaChannel(DatabaseChannel):
             if notification.triggers
             else notification
         )
-        if notification.ready:
-            self._sender.send(_messages(notification))
+        if not notification.ready:
+            return
+        messages = _messages(notification)
+        if self._sender.has_room:
+            self._sender.send(messages)
+        else:
+            self._counted("unsent_triggers", len(messages))
+            self._outages.report("too many messages wait to be sent")
 
     def close_sender(self) -> None:
         self._sender.close()

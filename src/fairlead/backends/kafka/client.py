@@ -1,4 +1,4 @@
-"""The thread that serves one client of librdkafka: sender, appender, receiver or log reader.
+"""The thread that serves one client of librdkafka: sender, receiver or log reader.
 
 librdkafka sends and fetches in threads of its own, but hands over messages, delivery reports,
 rebalances and errors only to a thread that polls it. `ClientThread` is that thread. Its user is a

@@ -16,12 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
+from fairlead.backends.kafka.sender import LARGEST
 from fairlead.errors import ConfigurationError, StoreUnavailable, UnknownQueue
-
-LARGEST = 15 << 20
-"""Greatest size of a message, in bytes. The greatest payload allowed by default, which grows by a
-third in JSON, fits in. What fits in here also fits into a statement of Cassandra, which refuses
-16 MiB."""
 
 TOPIC = {
     "cleanup.policy": "delete",
@@ -63,7 +59,7 @@ class LogTopics:
         self._owner = owner
         self._partitions = partitions
 
-    def ensure(self, queue: str) -> Sequence[str]:
+    def ensure(self, queue: str, partitions: int = 0) -> Sequence[str]:
         """Create the topic of a queue if it is missing, and check it; return what people should
         know about it. Raise ConfigurationError if the prefix belongs to another application, if the
         topic has too few partitions, or if it would lose entries; UnknownQueue if the
@@ -75,7 +71,7 @@ class LogTopics:
                 raise UnknownQueue(
                     f"queue {queue!r} is not declared here and has no topic at {endpoint.location}"
                 )
-            self._create(topic, self._partitions[queue])
+            self._create(topic, max(partitions, self._partitions[queue]))
         return self._checked(queue)
 
     def check(self, queue: str) -> Sequence[str]:

@@ -12,14 +12,15 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
-from fairlead.backends.kafka.appender import Appender
 from fairlead.backends.kafka.endpoint import Extent, KafkaEndpoint, PartitionId
 from fairlead.backends.kafka.log_reader import LogReader
 from fairlead.backends.kafka.log_topics import LogTopics
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.kafka.prefix_owner import PrefixOwner
 from fairlead.backends.kafka.reading import Taken
-from fairlead.backends.kafka.sender import Outgoing
+from fairlead.backends.kafka.sender import KafkaSender, Outgoing
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError, NotSupported, StoreUnavailable
 from fairlead.forks import drop_when_forked
@@ -37,6 +38,10 @@ from fairlead.ports.task_log import (
 )
 
 log = logging.getLogger("fairlead.task_log")
+
+APPEND_SECONDS = 30.0
+"""Seconds after which an append that is not confirmed has failed; `message.timeout.ms` in the URL
+sets another time."""
 
 MARGIN_SECONDS = 5.0
 """Seconds that an append may take beyond the time after which it has failed."""
@@ -66,7 +71,16 @@ class KafkaTaskLog:
         self._endpoint = endpoint.log
         self._topics = LogTopics(self._endpoint, PrefixOwner(endpoint, store), partitions)
         self._clock = clock
-        self._appender = Appender(self._endpoint, self._topics, counted)
+        self._sender = KafkaSender(
+            self._endpoint,
+            self._topics,
+            float(endpoint.client.get("message.timeout.ms", APPEND_SECONDS * 1000)) / 1000,
+            partial(counted, "failed_appends", 1),
+            KafkaOutageLog(
+                "tasks were not appended to their log; their futures raise the error",
+                {"log": endpoint.location},
+            ),
+        )
         self.after_fork()
         drop_when_forked(self)
 
@@ -85,10 +99,10 @@ class KafkaTaskLog:
     # the submitter's side -------------------------------------------------------------------------
 
     def room(self) -> Future[None] | None:
-        return self._appender.room()
+        return self._sender.room()
 
     def append(self, entries: Sequence[Entry]) -> Future[None]:
-        return self._appender.append([_message(entry) for entry in entries])
+        return self._sender.send([_message(entry) for entry in entries])
 
     def appending(self, entries: Sequence[Entry]) -> Steps[None]:
         raise NotSupported(
@@ -99,7 +113,7 @@ class KafkaTaskLog:
     def close_sender(self) -> None:
         """Append what is on its way; the log may be used again. Block until every future of
         `append` has ended."""
-        self._appender.close()
+        self._sender.close()
 
     # the node's side ------------------------------------------------------------------------------
 
@@ -129,7 +143,7 @@ class KafkaTaskLog:
 
     async def await_appends(self, queue: str) -> None:
         # Other processes tell nobody what they have begun to send.
-        await self._clock.sleep(self._appender.seconds + MARGIN_SECONDS)
+        await self._clock.sleep(self._sender.seconds + MARGIN_SECONDS)
 
     async def receive(
         self, wanted: Collection[PartitionKey], limit: int, most_bytes: int = MOST_BYTES
@@ -199,7 +213,7 @@ class KafkaTaskLog:
         reader, self._reader = self._reader, None
         if reader is not None:
             await asyncio.to_thread(reader.close)
-        await asyncio.to_thread(self._appender.close)
+        await asyncio.to_thread(self._sender.close)
 
     def _at(self, key: PartitionKey) -> PartitionId:
         return self._endpoint.topic(key.queue), key.partition
