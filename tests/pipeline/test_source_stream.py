@@ -221,6 +221,24 @@ def test_a_stream_continues_from_its_checkpoint_while_attempts_are_added(
     assert [task_id for n in sorted(read) for task_id in read[n]] == [id_text(n) for n in added]
 
 
+def test_a_run_with_the_trigger_available_now_reads_everything(
+    spark: SparkSession, store: Any, store_url: str, tmp_path: Path
+) -> None:
+    spark.dataSource.register(FairleadSource)
+    frame = spark.readStream.format("fairlead").options(url=store_url, table="attempts")
+    checkpoint = str(tmp_path / "checkpoint")
+    read: list[str] = []
+    for low in (0, 500):
+        with connected(store_url) as connection:
+            add_attempts(connection, range(low, low + 500))
+        writing = frame.load().writeStream.option("checkpointLocation", checkpoint)
+        writing = writing.trigger(availableNow=True).foreachBatch(
+            lambda batch, n: read.extend(row.task_id for row in batch.collect())
+        )
+        writing.start().awaitTermination()
+    assert sorted(read) == [id_text(n) for n in range(1000)]
+
+
 # starts and positions of streams --------------------------------------------
 
 

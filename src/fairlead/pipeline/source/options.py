@@ -68,10 +68,6 @@ them."""
 BATCH_ROWS = 20_000
 """Default number of rows in an Arrow batch, about 6 MB of attempts."""
 
-MOST_ROWS_PER_BATCH = 1_000_000
-"""Default maximum number of rows of a micro-batch, so that a first run over a long history commits
-in steps."""
-
 _BOTH = {
     "url": "sqlite:///tasks.db or postgresql://...; default: $FAIRLEAD_URL",
     "table": "tasks or attempts",
@@ -90,7 +86,10 @@ ONLY_BATCH = {
 }
 ONLY_STREAM = {
     **_BOTH,
-    "max_rows_per_batch": f"maximum rows in a micro-batch; default: {MOST_ROWS_PER_BATCH}",
+    "max_rows_per_batch": (
+        "maximum rows in a micro-batch; default: all. A run with the trigger availableNow reads one"
+        " micro-batch"
+    ),
     "reader": (
         "name under which the stream registers, so that the store keeps attempts it has not read"
     ),
@@ -111,7 +110,7 @@ class ReadOptions:
     since: int | None
     until: int | None
     partitions: int | None
-    max_rows_per_batch: int
+    max_rows_per_batch: int | None
     reader: str | None
 
     def chosen(self) -> Table:
@@ -151,7 +150,7 @@ class ReadOptions:
             since=since,
             until=until,
             partitions=count_of("partitions", given),
-            max_rows_per_batch=count_of("max_rows_per_batch", given) or MOST_ROWS_PER_BATCH,
+            max_rows_per_batch=count_of("max_rows_per_batch", given),
             reader=given.get("reader"),
         )
 

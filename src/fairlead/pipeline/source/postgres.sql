@@ -28,6 +28,14 @@ SELECT {columns}
  WHERE ({queue}::text IS NULL OR queue = {queue}) AND ({since}::bigint IS NULL OR submitted_at >= {since})
    AND ({until}::bigint IS NULL OR submitted_at < {until})
 
+-- name: newest
+-- $1, $2: position after which to look
+SELECT xid::text::bigint, seq
+  FROM fairlead_attempts
+ WHERE (xid, seq) > (($1::bigint)::text::xid8, $2::bigint) AND xid < pg_snapshot_xmin(pg_current_snapshot())
+ ORDER BY xid DESC, seq DESC
+ LIMIT 1
+
 -- name: newest_of_next
 -- $1, $2: position after which to look; $3: number of attempts to look at
 SELECT xid::text::bigint, seq

@@ -51,11 +51,14 @@ class Scan(ABC):
     def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece in batches."""
 
-    def newest(self, after: Position, most: int) -> Position:
-        """Return the position of the last attempt among the first `most` attempts after `after`;
-        `after` if there is no attempt. No attempt will appear later at or before the returned
-        position."""
-        found = self._ask("newest_of_next", *after, most)
+    def newest(self, after: Position, most: int | None) -> Position:
+        """Return the position of the last attempt among the first `most` attempts after `after`, or
+        among all of them; `after` if there is no attempt. No attempt will appear later at or before
+        the returned position."""
+        if most is None:
+            found = self._ask("newest", *after)
+        else:
+            found = self._ask("newest_of_next", *after, most)
         return Position(*found[0]) if found else after
 
     @abstractmethod

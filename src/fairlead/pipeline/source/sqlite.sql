@@ -19,6 +19,10 @@ SELECT {columns}
  WHERE seq >= :first AND seq < :past AND (:queue IS NULL OR queue = :queue)
    AND (:since IS NULL OR submitted_at >= :since) AND (:until IS NULL OR submitted_at < :until)
 
+-- name: newest
+-- ?1, ?2: position after which to look
+SELECT 0, seq FROM fairlead_attempts WHERE seq > ?2 ORDER BY seq DESC LIMIT 1
+
 -- name: newest_of_next
 -- ?1, ?2: position after which to look; ?3: number of attempts to look at
 SELECT 0, seq FROM (SELECT seq FROM fairlead_attempts WHERE seq > ?2 ORDER BY seq LIMIT ?3) ORDER BY seq DESC LIMIT 1

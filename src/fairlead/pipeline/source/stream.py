@@ -50,7 +50,8 @@ class FairleadStreamReader(DataSourceStreamReader):
 
     def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         """Return the end of the next batch, at most `max_rows_per_batch` attempts after the last
-        one."""
+        one. Without this option, a batch has all of them: with the trigger availableNow, Spark asks
+        a Python source for one end only."""
         # With an existing checkpoint, Spark has first planned an empty batch at its end.
         after = self._planned or self._beginning()
         return self._offset(self._scan.newest(after, self._options.max_rows_per_batch))
