@@ -162,9 +162,6 @@ class Plan:
         }
         queues = {name: QueuePlan.draw(name, chance, wide) for name in names}
         people = random.Random(f"people of {seed}") if has_people else None
-        # Triggers that limits hold back fill the look-ahead of a fifo queue: with a small one, nodes
-        # are idle by design.
-        is_fair = all(queue.order == "fair" for queue in queues.values())
         return cls(
             chance=chance,
             queues=queues,
@@ -173,7 +170,7 @@ class Plan:
             pauses=chance.choice(((0.0, 0.1, 1.0), (0.0, 0.0, 0.3), (0.1, 1.0, 3.0))),
             latency=chance.choice((0.0, 0.0, 0.003, 0.03)),
             most_nodes=chance.randint(1, 4),
-            look_ahead=chance.choice((LOOK_AHEAD, 20, 4)) if is_fair else LOOK_AHEAD,
+            look_ahead=chance.choice((LOOK_AHEAD, 20, 4)),
             loss=chance.choice((0.0, 0.0, 0.0, 0.1)),
             more_partitions={
                 "submitter": chance.choice((0, 0, 1)),
