@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from fairlead.clock import MICROS, Clock
 from fairlead.errors import NotSupported
 from fairlead.model import PartitionKey
+from fairlead.pauses import TimedEvent
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import MOST_BYTES, Batch, Entry, encode, partition_of
-from fairlead.timed_event import TimedEvent
 
 _SWEEP_SECONDS = 2.0
 

@@ -16,7 +16,7 @@ from typing import Generic, TypeAlias, TypeVar
 from fairlead.clock import MICROS, Clock
 from fairlead.core.batches import BatchSize
 from fairlead.errors import BatchTooLarge, StoreUnavailable, WriteRefused
-from fairlead.timed_event import TimedEvent
+from fairlead.pauses import TimedEvent
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -492,7 +492,7 @@ def on_virtual_time(main: Callable[[], Coroutine[Any, Any, None]], seed: int = 0
             patch("fairlead.declare.task._ids", IdSource()),
             patch("fairlead.config._from_files", lambda folder: {}),
             # A thread that an earlier test has left may use the generator of the module.
-            patch("fairlead.engine.outages.random", random.Random(seed)),
+            patch("fairlead.pauses.random", random.Random(seed)),
             # Every node declares the tasks of the fleet again.
             patch("fairlead.declare.handler.Arguments", cache(Arguments)),
             patch.object(os, "urandom", entropy.randbytes),

@@ -16,10 +16,10 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.fair_partition import FairPartition
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
-from fairlead.engine.outages import outage_pause
 from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
+from fairlead.pauses import outage_pause
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.trigger_channel import KeyNews
 

@@ -15,10 +15,10 @@ from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
 from fairlead.engine.intake import Intake
-from fairlead.engine.outages import outage_pause
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable, WriteRefused
 from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
+from fairlead.pauses import outage_pause
 from fairlead.ports.task_records import TaskVersion
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, Claim
 from fairlead.refused_writes import RefusedWrites, error_line

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
@@ -34,6 +35,7 @@ from fairlead.engine.context import NodeEvents
 from fairlead.engine.settings import PERMIT_SECONDS
 from fairlead.engine.watchdog import Watchdog
 from fairlead.errors import ConfigurationError, StoreUnavailable
+from fairlead.pauses import event_or_pause
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.presence import Presence
 
@@ -246,11 +248,8 @@ class ClusterLimits:
             await self._clock.sleep(URGENT_ROUND_EVERY)
             if limit.permits.due(self._clock.monotonic()):
                 continue
-            try:
-                async with asyncio.timeout(READ_EVERY if limit.permits.holds else None):
-                    await limit.round_requested.wait()
-            except TimeoutError:
-                pass
+            pause = READ_EVERY if limit.permits.holds else math.inf
+            await event_or_pause(limit.round_requested, pause)
 
     async def _rounds(self, limit: _Limit, shards: Iterator[str]) -> None:
         """Do a round in each shard, until the coordinator is unavailable or the node leaves."""

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from fairlead.batch_writer import BatchWriter, Refusal, Write
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
-from fairlead.engine.outages import outage_pause
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable
 from fairlead.model import Finish
+from fairlead.pauses import outage_pause
 from fairlead.ports.task_store import Completed
 from fairlead.refused_writes import RefusedWrites, error_line
 

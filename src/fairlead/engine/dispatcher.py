@@ -14,6 +14,7 @@ from fairlead.engine.helping import Helping
 from fairlead.engine.intake import Intake
 from fairlead.engine.runs import Runs
 from fairlead.model import Trigger
+from fairlead.pauses import event_or_pause
 
 MOST_AT_ONCE = 500
 """Maximum number of tasks in one claim."""
@@ -67,10 +68,7 @@ class Dispatcher:
         that no node knows of."""
         self._is_stopping = True
         self._wanted.set()
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._stopped.wait()
-        except TimeoutError:
+        if not await event_or_pause(self._stopped, STOP_SECONDS):
             self._context.events.on_claim_unknown()
 
     async def _wait(self) -> None:
@@ -78,13 +76,7 @@ class Dispatcher:
             return
         found = self._context.table.next_retry()
         retry_at = min(self._claimers.retry(), math.inf if found is None else found)
-        now = self._context.clock.monotonic()
-        try:
-            # A shorter wait may vanish in the clock's floats, which have 53 bits.
-            async with asyncio.timeout(None if retry_at == math.inf else max(1e-6, retry_at - now)):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
+        await event_or_pause(self._wanted, retry_at - self._context.clock.monotonic())
 
     async def _dispatch(self) -> bool:
         """Dispatch one batch; return False when no task may run now."""

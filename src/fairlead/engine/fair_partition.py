@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -18,9 +17,9 @@ from fairlead.core.levels.backlog import Backlog, BacklogWrite, Changes, Timing
 from fairlead.core.levels.evictions import Evictions
 from fairlead.engine.context import NodeContext
 from fairlead.engine.ordering import Ordering
-from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger
+from fairlead.pauses import event_or_pause, outage_pause
 from fairlead.ports.backlog_store import Fenced, OwnedBacklog
 from fairlead.refused_writes import error_line
 
@@ -47,9 +46,6 @@ MOST_READ = 5000
 
 ORDER_FIRST_SECONDS = 10.0
 """Seconds a partition may sort the triggers found at its take-over before it dispatches."""
-
-_SHORTEST_WAIT = 0.001
-"""Shortest pause, in seconds, between two steps without work."""
 
 _LONGEST_WAIT = 1.0
 """Longest pause, in seconds, between checks for records to delete or save."""
@@ -329,11 +325,8 @@ class FairPartition:
                     is_busy = True
             if not is_busy:
                 check_at = min(lane.evictions.check_at for lane in self._lanes.values())
-                # A timer may end a nanosecond early: wait, instead of setting it again until then.
-                pause = max(_SHORTEST_WAIT, check_at - self._clock.monotonic())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(min(_LONGEST_WAIT, pause)):
-                        await self._work.wait()
+                pause = check_at - self._clock.monotonic()
+                await event_or_pause(self._work, min(_LONGEST_WAIT, pause))
 
     async def _step(self, lane: _FairLane) -> bool:
         """Do one round of reads and writes for the lane; return False if there is nothing more to

@@ -26,6 +26,7 @@ from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, Trigger, TriggerPath
 from fairlead.model.peer import Grant, Spare, Want
+from fairlead.pauses import event_or_pause
 
 GRANT_SECONDS = 3.0
 """Seconds after which a granted trigger without a result comes back to its owner."""
@@ -163,15 +164,10 @@ class Granting(SimplePart):
             await self._wait()
 
     async def _wait(self) -> None:
-        now = self._now()
         ends = [next(iter(each.values())).until for each in (self._open, self._running) if each]
         if not self._is_alone and len(self._context.table):
             ends.append(self._look_at if self._is_spare else self._announce_at)
-        try:
-            async with asyncio.timeout(max(0.001, min(ends) - now) if ends else None):
-                await self._poked.wait()
-        except TimeoutError:
-            pass
+        await event_or_pause(self._poked, min(ends, default=math.inf) - self._now())
 
     def _announce(self, now: float) -> None:
         """Announce triggers for which this node has no slots: new names at once, the same names

@@ -21,6 +21,7 @@ from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.model import Trigger
 from fairlead.model.peer import Grant, Result, Spare, Want
+from fairlead.pauses import event_or_pause
 
 PATIENCE = 0.25
 """Seconds for which a granted trigger may wait for a slot."""
@@ -168,12 +169,7 @@ class Helping(SimplePart):
     async def _wait(self) -> None:
         times = (granted.until for granted in self._waiting.values())
         until = min([self._owners.look_at, self._send_at, *times])
-        seconds = None if until == math.inf else max(0.001, until - self._now())
-        try:
-            async with asyncio.timeout(seconds):
-                await self._poked.wait()
-        except TimeoutError:
-            pass
+        await event_or_pause(self._poked, until - self._now())
 
     def _ask(self, now: float) -> None:
         """Ask owners for as many triggers as this node has room for."""

@@ -18,6 +18,7 @@ from typing import Any
 from fairlead.clock import MICROS, Clock
 from fairlead.declare.on_incident import OnIncident
 from fairlead.model import Incident
+from fairlead.pauses import event_or_pause
 from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.observer import Observer
 
@@ -79,10 +80,7 @@ class IncidentDelivery:
         """Begin no further call. Wait for calls that run, for at most STOP_SECONDS, so that another
         node does not repeat them."""
         self._is_stopping = True
-        try:
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._idle.wait()
-        except TimeoutError:
+        if not await event_or_pause(self._idle, STOP_SECONDS):
             log.warning("node stops during a call of on_incident; it will be repeated")
 
     async def round(self) -> float | None:

@@ -20,9 +20,9 @@ from fairlead.engine.helping import Helping
 from fairlead.engine.lanes import Lanes
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
-from fairlead.engine.outages import outage_pause
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Feed, LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.pauses import outage_pause
 from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.intake")

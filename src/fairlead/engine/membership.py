@@ -16,6 +16,7 @@ from fairlead.engine.context import Limits, NodeContext, View, Weights
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import IncidentKind, IncidentReport
+from fairlead.pauses import event_or_pause
 from fairlead.ports.cluster_state import (
     ClusterState,
     NodeFacts,
@@ -194,11 +195,7 @@ class Membership(SimplePart):
                 self.is_store_reachable = False
                 self._mark = None  # a server that comes back may have lost changes
             pause = HEARTBEAT_SECONDS if self.is_store_reachable else RETRY_SECONDS
-            try:
-                async with asyncio.timeout(pause):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
+            await event_or_pause(self._poked, pause)
 
     async def _register_queues(self) -> None:
         if registering := self._unregistered:

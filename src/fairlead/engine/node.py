@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from fairlead.clock import Clock
 from fairlead.declare.current import enable_loggers
@@ -18,6 +17,7 @@ from fairlead.engine.parts import NodeParts
 from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings
 from fairlead.errors import StoreRefused, StoreUnavailable
+from fairlead.pauses import event_or_pause
 from fairlead.ports.observer import Observer
 
 log = logging.getLogger("fairlead.node")
@@ -141,9 +141,7 @@ class Node:
                 if self.waits_for != str(error):
                     self.waits_for = str(error)
                     log.warning("the node waits for a server", extra={"error": self.waits_for})
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_SECONDS):
-                    await self._stopping.wait()
+            await event_or_pause(self._stopping, RETRY_SECONDS)
         return False
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 
@@ -24,6 +25,7 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, State, Trigger, TriggerPath
+from fairlead.pauses import event_or_pause
 
 log = logging.getLogger("fairlead.ordering")
 
@@ -180,13 +182,8 @@ class Ordering(SimplePart):
                 await self._context.clock.sleep(SOON_SECONDS)
                 continue
             check_at = self._held.next_check()
-            pause = None if check_at is None else max(check_at, self._check_at) - self._now()
-            try:
-                # A shorter wait may vanish in the clock's floats, which have 53 bits.
-                async with asyncio.timeout(None if pause is None else max(1e-6, pause)):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
+            until = math.inf if check_at is None else max(check_at, self._check_at)
+            await event_or_pause(self._poked, until - self._now())
 
     async def _round(self) -> bool:
         """Do the next read or check; return False if there was none to do."""

@@ -13,7 +13,6 @@ from typing import cast
 from fairlead.clock import MICROS, to_micros
 from fairlead.declare.handler import Handler
 from fairlead.engine.execution import CancelReason, Execution
-from fairlead.engine.outages import outage_pause
 from fairlead.errors import (
     LONGEST_DELAY,
     ConfigurationError,
@@ -30,6 +29,7 @@ from fairlead.errors import (
     check_until,
 )
 from fairlead.model import Finish, Outcome, State
+from fairlead.pauses import outage_pause
 
 MOST_ERROR_TEXT = 4000
 """Maximum number of characters kept of an error and its traceback."""

@@ -16,6 +16,7 @@ from fairlead.engine.leases import PartitionLeases, lease_of, poller_lease
 from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
+from fairlead.pauses import event_or_pause
 
 log = logging.getLogger("fairlead.ownership")
 
@@ -100,11 +101,7 @@ class Ownership:
                     await self.renew()
             except (StoreUnavailable, TimeoutError) as error:
                 self.drop_expired(str(error))
-            try:
-                async with asyncio.timeout(every):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
+            await event_or_pause(self._poked, every)
 
     def drop_expired(self, error: str = "the process was stopped, or its machine") -> None:
         """Own nothing from now on if the leases have expired."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from fairlead.errors import StoreUnavailable
+from fairlead.pauses import event_or_pause
 
 log = logging.getLogger("fairlead.pollers")
 
@@ -58,8 +59,4 @@ class Poller:
                 if (task := asyncio.current_task()) is not None and task.cancelling():
                     # A round that ends with an error of a group forgets a cancellation meanwhile.
                     raise asyncio.CancelledError
-            try:
-                async with asyncio.timeout(pause):
-                    await self._poked.wait()
-            except TimeoutError:
-                pass
+            await event_or_pause(self._poked, pause)

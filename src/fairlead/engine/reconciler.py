@@ -12,10 +12,10 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.errors import StoreUnavailable, WriteRefused
+from fairlead.pauses import TimedEvent
 from fairlead.ports.notification import Notification
 from fairlead.ports.task_records import TaskVersion
 from fairlead.refused_writes import RefusedWrites
-from fairlead.timed_event import TimedEvent
 
 log = logging.getLogger("fairlead.node")
 

@@ -21,6 +21,7 @@ from fairlead.engine.lanes import Lanes
 from fairlead.engine.outcome import failed, stopped, succeeded
 from fairlead.engine.run_lines import log_end
 from fairlead.model import Finish, State
+from fairlead.pauses import event_or_pause
 
 log = logging.getLogger("fairlead.node")
 
@@ -265,17 +266,13 @@ class Runs:
     async def _until_ended(self, deadline: float) -> None:
         """Wait until nothing is in flight but ends that the store refuses, or until the deadline
         (monotonic seconds)."""
-        in_flight = self._context.in_flight
+        in_flight, clock = self._context.in_flight, self._context.clock
         while (
             any(not execution.is_refused for execution in in_flight.values())
-            and self._context.clock.monotonic() < deadline
+            and (left := deadline - clock.monotonic()) > 0
         ):
             self._ended.clear()
-            try:
-                async with asyncio.timeout(max(0.0, deadline - self._context.clock.monotonic())):
-                    await self._ended.wait()
-            except TimeoutError:
-                return
+            await event_or_pause(self._ended, left)
 
 
 def _kind(execution: Execution) -> ExecutorKind:

@@ -14,7 +14,7 @@ from fairlead.model import ClaimedTask, Finish, RunEnd, ScheduledTask, Trigger, 
 from fairlead.ordered.completion import OrderedCompletion
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.ending import end_of_run
-from fairlead.timed_event import TimedEvent
+from fairlead.pauses import TimedEvent
 
 
 class LoadedSchedule(Protocol):

@@ -24,10 +24,10 @@ from fairlead.model import IncidentReport, NewTask, ScheduledTask, ScheduleRecor
 from fairlead.ordered.fenced_schedule import FencedSchedule
 from fairlead.ordered.record import Record
 from fairlead.ordered.unreadable import UnreadableTasks
+from fairlead.pauses import TimedEvent
 from fairlead.ports.schedule_store import Fenced
 from fairlead.ports.task_log import Batch, Drop, Entry, TaskLog
 from fairlead.refused_writes import RefusedWrites
-from fairlead.timed_event import TimedEvent
 
 log = logging.getLogger("fairlead.ordered")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fairlead.clock import Clock
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import ScheduledTask
-from fairlead.timed_event import TimedEvent
+from fairlead.pauses import TimedEvent
 
 
 class Scheduler:
