@@ -74,33 +74,3 @@ class StoreClock(SystemClock):
         now = self.now()
         if not began <= at <= now:
             self.ahead += (began + now) // 2 - at
-
-
-class ClockSteps:
-    """Steps of the wall clock by which nodes compare heartbeats, found by its offset from the
-    monotonic clock: a time server set it, its machine was suspended, or another server took over.
-    Wall times written before a step say nothing about silence."""
-
-    _LEAST = MICROS
-    """Microseconds; smaller steps do not matter here."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._offsets: tuple[int, int] | None = None
-        """Least and greatest possible offset at the last reading, in microseconds."""
-        self._stepped_at = float("-inf")
-
-    def observe(self, at: int, began: float) -> None:
-        """Record a reading of the wall clock (microseconds since the epoch), which was made
-        between `began` (monotonic seconds) and now."""
-        now = self._clock.monotonic()
-        least, most = at - round(now * MICROS), at - round(began * MICROS)
-        if self._offsets is not None and (
-            least > self._offsets[1] + self._LEAST or most < self._offsets[0] - self._LEAST
-        ):
-            self._stepped_at = now
-        self._offsets = (least, most)
-
-    def is_within(self, seconds: float) -> bool:
-        """Return whether a step was found in the last `seconds`."""
-        return self._clock.monotonic() - self._stepped_at < seconds

@@ -15,7 +15,7 @@ import pytest
 from fairlead import App, State
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft
-from fairlead.engine.membership import HEARTBEAT_SECONDS
+from fairlead.engine.liveness import HEARTBEAT_SECONDS
 from fairlead.model import Outcome
 from services.postgres import PostgresServer
 from tests.builders import idle

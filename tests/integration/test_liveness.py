@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, State
-from fairlead.engine import liveness, membership, pollers
+from fairlead.engine import liveness
 from fairlead.engine.node import Node
 from fairlead.model import Incident, IncidentKind
 from fairlead.testing import running
@@ -30,11 +30,9 @@ BLOCK = 4.0
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nodes treat a silent node as dead soon."""
-    for module in (membership, pollers):
-        monkeypatch.setattr(module, "SILENT_SECONDS", SILENT)
-    monkeypatch.setattr(membership, "HEARTBEAT_SECONDS", 0.3)
+    monkeypatch.setattr(liveness, "SILENT_SECONDS", SILENT)
+    monkeypatch.setattr(liveness, "HEARTBEAT_SECONDS", 0.3)
     monkeypatch.setattr(liveness, "BLOCKED_SECONDS", 0.5)
-    monkeypatch.setattr(liveness, "RENEW_EVERY", 0.3)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead import App, State
 from fairlead.backends.sqlite.database import SqliteDatabase
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import StoreUnavailable
 from fairlead.testing import drain, running, settled
 from tests.conftest import small_disk

@@ -14,7 +14,7 @@ from fairlead import (
     Processing,
     State,
 )
-from fairlead.engine.membership import HEARTBEAT_SECONDS, SILENT_SECONDS
+from fairlead.engine.liveness import HEARTBEAT_SECONDS, SILENT_SECONDS
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.ports.notification import Notification

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from fairlead.engine.membership import SILENT_SECONDS
-from fairlead.engine.settings import LEASE_SECONDS
+from fairlead.engine.liveness import LEASE_SECONDS, SILENT_SECONDS
 from fairlead.model import PartitionKey
 from tests.simulation.fleet_jobs import Job, Run
 from tests.simulation.fleet_plan import QueuePlan

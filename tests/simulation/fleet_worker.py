@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlead import App
 from fairlead.core.look_ahead import TRIGGER_BYTES
-from fairlead.engine.liveness import Liveness
+from fairlead.engine.blocked_loop import BlockedLoop
 from fairlead.engine.settings import LOOK_AHEAD_BYTES, Intervals
 from fairlead.engine.sharing import LOOK_AHEADS
 from tests.simulation.fleet_loop import Process, current_process
@@ -70,7 +70,7 @@ class Worker:
         )
         # The thread of this part watches the event loop, which many nodes share here.
         parts = self.node.parts.in_order
-        parts[:] = [part for part in parts if not isinstance(part, Liveness)]
+        parts[:] = [part for part in parts if not isinstance(part, BlockedLoop)]
         context = self.link.process.context
         self.task = self._loop.create_task(self.node.run(), context=context)
         ready = self._loop.create_task(self.node.ready.wait())

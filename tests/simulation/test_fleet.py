@@ -25,7 +25,7 @@ from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import PartitionShares
-from fairlead.engine import membership
+from fairlead.engine import liveness
 from fairlead.engine.granting import Granting
 from fairlead.engine.invocation import Invocation
 from fairlead.engine.pollers import Pollers
@@ -114,7 +114,7 @@ def tasks_of_dead_nodes_are_not_resumed(patch: Patch) -> None:
 
 
 def living_nodes_count_as_dead(patch: Patch) -> None:
-    patch.setattr(membership, "SILENT_SECONDS", 1.0)
+    patch.setattr(liveness, "SILENT_SECONDS", 1.0)
 
 
 def a_partition_finds_no_owner(patch: Patch) -> None:

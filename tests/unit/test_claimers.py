@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.execution import Execution
-from fairlead.engine.expiry import Expiry
+from fairlead.engine.liveness import Expiry
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge

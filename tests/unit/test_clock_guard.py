@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fairlead.clock import MICROS, SYSTEM_CLOCK
-from fairlead.engine.expiry import Expiry
+from fairlead.engine.liveness import Expiry
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish, Outcome, State
 from tests.ids import id_named

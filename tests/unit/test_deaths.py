@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.engine.deaths import PATIENCE, START_PAUSE, Deaths
+from fairlead.engine.deaths import Deaths
+from fairlead.engine.liveness import PATIENCE, START_PAUSE
 from fairlead.errors import StoreUnavailable
 
 

@@ -32,7 +32,7 @@ from fairlead.core.limits.sharded_permits import (
 from fairlead.declare.handler import Handler
 from fairlead.declare.queue import Queue
 from fairlead.engine.context import NodeEvents
-from fairlead.engine.settings import PERMIT_SECONDS
+from fairlead.engine.liveness import PERMIT_SECONDS
 from fairlead.engine.watchdog import Watchdog
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pauses import event_or_pause

@@ -18,9 +18,9 @@ from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
 from fairlead.engine.execution import Execution
-from fairlead.engine.expiry import Expiry
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.lifespan import Lifespan
+from fairlead.engine.liveness import Expiry
 from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.poller import Poller
 from fairlead.engine.queue_kinds import QueueKinds

@@ -1,7 +1,7 @@
 """Deaths: watch the locks of other nodes, and free at once what a dead node held.
 
 A node that hangs keeps its lock; its heartbeats and leases run out instead
-(`fairlead.engine.membership`, `fairlead.engine.pollers`).
+(`fairlead.engine.liveness`).
 """
 
 from __future__ import annotations
@@ -12,28 +12,14 @@ from dataclasses import dataclass
 
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import PATIENCE, SILENT_SECONDS, START_PAUSE, SUSPECT_EVERY
 from fairlead.errors import StoreUnavailable
 
 log = logging.getLogger("fairlead.deaths")
 
-SUSPECT_EVERY = 0.25
-"""Seconds between two checks while a lock is free."""
-
-START_PAUSE = 0.5
-"""Seconds without a check after the start where the locks need the store: a living node whose
-connections have just ended connects again, or sends its next heartbeat."""
-
-PAUSE_AFTER_OUTAGE = SILENT_SECONDS
-"""Seconds without a check after the store was unavailable, in which living nodes come back."""
-
 WATCHED = 3
 """Number of nodes that each node watches: the next ones in the order of their names. A death is
 noticed soon, unless all nodes that watch the dead node die at the same moment."""
-
-PATIENCE = 1.0
-"""Seconds for which a node waits for each living node between it and a dead one. That node sees the
-death too, and two nodes that free the same tasks at once would disturb each other."""
 
 
 def watched_by(node: str, living: Collection[str]) -> list[str]:
@@ -98,7 +84,7 @@ class Deaths(SimplePart):
                 pause = SUSPECT_EVERY if self._suspects else presence.check_seconds
             except StoreUnavailable:
                 self.on_outage()  # the membership logs the outage
-                pause = PAUSE_AFTER_OUTAGE
+                pause = SILENT_SECONDS  # in which living nodes come back
 
     def on_outage(self) -> None:
         """Begin every suspicion again: the outage may have freed the locks of living nodes."""

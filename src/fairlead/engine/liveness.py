@@ -1,153 +1,144 @@
-"""Liveness: a thread that keeps a node alive while a handler blocks its event loop.
+"""Liveness: how nodes notice that a node is dead or hangs, and the timers of each way.
 
-The membership, the ownership and the cluster limits do this work themselves while the loop
-responds. The thread has its own event loop and its own connections. Code that holds Python's global
-lock for long stops this thread too: the node then looks dead to others, and its leases expire.
+| what ends or stops | sign for the others | after seconds | module |
+|---|---|---|---|
+| a process | its lock is free (`ports/presence.py`) | 2 at most | `deaths` |
+| a node hangs, or is cut off | no heartbeat: its tasks resume | SILENT_SECONDS | `membership` |
+| the same | no renewal: its partitions are free | LEASE_SECONDS | `ownership` |
+| the same | no renewal: its permits are free | PERMIT_SECONDS | `cluster_limits` |
+| a handler blocks the event loop | none: a thread renews all | BLOCKED_SECONDS | `blocked_loop` |
+
+A node that hangs cannot know what the others did meanwhile. Therefore no run starts after the
+`Expiry` of its lease or heartbeat, and a watchdog kills a worker whose permits expire.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import sys
-import threading
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from fairlead.clock import MICROS
-from fairlead.engine import invocation
-from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
-from fairlead.engine.lifecycle import SimplePart
-from fairlead.model import IncidentKind, IncidentReport
+from fairlead.clock import MICROS, Clock
+from fairlead.ports.cluster_state import NodeRecord
 
-log = logging.getLogger("fairlead.liveness")
+HEARTBEAT_SECONDS = 2.5
+"""Seconds between two heartbeats, and between two renewals of a node whose loop is blocked."""
+
+SILENT_SECONDS = 10.0
+"""Seconds without a heartbeat after which other nodes treat a node as dead."""
+
+AHEAD_SECONDS = SILENT_SECONDS / 2
+"""Seconds in the future from which on a heartbeat means that its node will restart. A smaller
+difference may come from the clocks of the nodes."""
+
+FRESH_SECONDS = SILENT_SECONDS / 2
+"""Seconds for which the knowledge that a node is dead is acted on: after a longer pause of this
+process, the node may be back."""
+
+RETRY_SECONDS = 0.5
+"""Seconds between two tries of a heartbeat while the store is unavailable. After an outage a living
+node must be heard before another node takes its free lock for its death."""
+
+LEASE_SECONDS = 10.0
+"""Seconds for which a node owns partitions without a renewal."""
+
+RENEWALS = 4
+"""Renewals of a lease while it lasts."""
+
+PERMIT_SECONDS = 15.0
+"""Seconds for which permits of cluster-wide limits may be used without a renewal."""
+
+LOST_SECONDS = 1.0
+"""Seconds between two rounds of the elected node that resumes the tasks of silent nodes."""
+
+SUSPECT_EVERY = 0.25
+"""Seconds between two checks while the lock of a node is free; `Presence.check_seconds` while none
+is."""
+
+START_PAUSE = 0.5
+"""Seconds without a check after the start where the locks need the store: a living node whose
+connections have just ended connects again, or sends its next heartbeat."""
+
+PATIENCE = 1.0
+"""Seconds for which a node waits for each living node between it and a dead one. That node sees the
+death too, and two nodes that free the same tasks at once would disturb each other."""
 
 BLOCKED_SECONDS = 2.0
 """Seconds without a response of the event loop after which it counts as blocked."""
 
-RENEW_EVERY = 2.0
-"""Seconds between two heartbeats and renewals of a blocked node."""
+RENEWAL_TIMEOUT = 5.0
+"""Seconds for one heartbeat or renewal of a node whose loop is blocked."""
 
-_ASK_EVERY = 0.25  # seconds
-_MOST_FRAMES = 12
-_TIMEOUT = 5.0  # seconds for one heartbeat with its renewals
+assert 3 * HEARTBEAT_SECONDS < SILENT_SECONDS, "two lost heartbeats are no death"
+assert min(SILENT_SECONDS, LEASE_SECONDS) > HEARTBEAT_SECONDS + BLOCKED_SECONDS + RENEWAL_TIMEOUT
+assert START_PAUSE >= RETRY_SECONDS, "a living node is heard before its free lock counts"
 
-Renewal = Callable[[], Awaitable[None]]
-"""Renews one kind of record of this node, in another event loop. May raise StoreUnavailable."""
-
-
-class Liveness(SimplePart):
-    """Watch the event loop of a node. While the loop is blocked, call each of `renewals`, and
-    report what blocks the loop."""
-
-    def __init__(self, context: NodeContext, renewals: Sequence[Renewal]) -> None:
-        self._context = context
-        self._renewals = renewals
-        self._is_waiting = False
-        """Whether the thread waits for a response of the loop."""
-        self._is_over = threading.Event()
-        self._is_blocked = False
-        self._renew_at = 0.0
-        """Monotonic seconds."""
-
-    async def run(self) -> None:
-        """Watch until cancelled."""
-        loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
-        self._is_over.clear()
-        watcher = threading.Thread(
-            target=self._watch, args=(loop, thread_id), name="fairlead-liveness", daemon=True
-        )
-        watcher.start()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self._is_over.set()
-
-    def _respond(self) -> None:
-        self._is_waiting = False
-
-    # in the thread --------------------------------------------------------------------------------
-
-    def _watch(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
-        rounds = 0
-        """Rounds without a response. Elapsed time would also count a suspended machine."""
-        with contextlib.closing(asyncio.new_event_loop()) as own:
-            while not self._is_over.wait(_ASK_EVERY):
-                rounds = rounds + 1 if self._is_waiting else 0
-                if not self._is_waiting:
-                    self._is_waiting = True
-                    with contextlib.suppress(RuntimeError):  # the loop has been closed
-                        loop.call_soon_threadsafe(self._respond)
-                blocked_for = rounds * _ASK_EVERY
-                if blocked_for >= BLOCKED_SECONDS:
-                    own.run_until_complete(self._keep_alive(loop, thread_id, blocked_for))
-                elif self._is_blocked and not rounds:
-                    self._is_blocked = False
-                    log.info("the event loop responds again", extra=self._fields())
-                    own.run_until_complete(self._context.cluster.database.close_loop())
-            own.run_until_complete(self._context.cluster.database.close_loop())
-
-    async def _keep_alive(
-        self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float
-    ) -> None:
-        if not self._is_blocked:
-            self._is_blocked, self._renew_at = True, 0.0
-            report = self._report(loop, thread_id, blocked_for)
-            await self._try("report", partial(self._record, report))
-        if time.monotonic() >= self._renew_at:
-            self._renew_at = time.monotonic() + RENEW_EVERY
-            for renewal in self._renewals:
-                await self._try("renewal", renewal)
-
-    async def _try(self, what: str, work: Renewal) -> None:
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                await work()
-        except Exception as error:
-            # Any error: if this thread ended, the node would look dead.
-            fields = self._fields() | {"error": str(error) or type(error).__name__}
-            log.warning("%s failed while the event loop is blocked", what, extra=fields)
-
-    async def _record(self, report: IncidentReport) -> None:
-        await self._context.cluster.incidents.report([report], self._context.clock.now())
-
-    def _report(
-        self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float
-    ) -> IncidentReport:
-        """Log and count what blocks the loop; return the report of it."""
-        stack = _stack(thread_id)
-        execution = getattr(asyncio.current_task(loop), "execution", None)
-        trigger = execution.trigger if isinstance(execution, Execution) else None
-        culprit = f"task {trigger.name} ({trigger.id})" if trigger else "code outside of handlers"
-        fields = self._fields() | {"blocked_by": culprit, "stack": stack}
-        log.error("the event loop is blocked", extra=fields)
-        self._context.observer.counted("blocked_loops")
-        return IncidentReport(
-            kind=IncidentKind.BLOCKED_LOOP,
-            subject=self._context.name,
-            details=(
-                f"{culprit} has blocked the event loop of {self._context.name} for more than"
-                f" {blocked_for:.0f} s, and with it all other asynchronous handlers there; await,"
-                f" or make the handler a plain function, which runs in a thread. Stack: {stack}"
-            ),
-            since=self._context.clock.now() - round(blocked_for * MICROS),
-            queue=trigger.queue if trigger else "",
-            name=trigger.name if trigger else "",
-        )
-
-    def _fields(self) -> dict[str, object]:
-        return {"node": self._context.name}
+_BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def _stack(thread_id: int) -> str:
-    """Return the calls of a thread within its handler, or else its innermost calls, as `file:line
-    function`, the innermost last."""
-    calls = list(traceback.extract_stack(sys._current_frames().get(thread_id)))
-    begins = [n for n, call in enumerate(calls) if call.filename == invocation.__file__]
-    calls = calls[begins[-1] + 1 :] if begins else calls
-    calls = calls[-_MOST_FRAMES:]
-    return " > ".join(f"{call.filename}:{call.lineno} {call.name}" for call in calls)
+class Expiry:
+    """Instant from which other nodes may take what this node holds: its leases, or the tasks that
+    it has claimed. Time passes also while the process is stopped and while the machine is
+    suspended. Any thread may use it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.at = 0.0
+        """Seconds of `now`; the node holds nothing before its first renewal."""
+
+    def now(self) -> float:
+        """Return the seconds on a monotonic clock that counts suspensions of the machine."""
+        suspended = time.clock_gettime(_BOOT_TIME) - time.monotonic()
+        return self._clock.monotonic() + int(suspended)
+
+    def is_ahead(self) -> bool:
+        """Return whether the node certainly holds what it had at the last renewal."""
+        return self.now() < self.at
+
+    def extend(self, began: float, seconds: float) -> None:
+        """Record a renewal for some seconds, which was requested at `began` (seconds of `now`)."""
+        self.at = max(self.at, began + seconds)
+
+
+class Silence:
+    """Judge which nodes are silent, by the clock of the store."""
+
+    _LEAST_STEP = MICROS
+    """Microseconds; smaller steps of the clock do not matter here."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offsets: tuple[int, int] | None = None
+        """Least and greatest possible offset of the store's clock from the monotonic clock, in
+        microseconds, at the last heartbeat."""
+        self.doubt()
+
+    def doubt(self) -> None:
+        """Judge no node for SILENT_SECONDS: after an outage the others have been as silent as this
+        node, and heartbeats from before a step of the clock say nothing."""
+        self._judge_from = self._clock.monotonic() + SILENT_SECONDS
+
+    def observe(self, at: int, began: float) -> None:
+        """Note the time of the store's clock (microseconds since the epoch) at a heartbeat that
+        began at `began` (monotonic seconds). Find steps of that clock: a time server set it, its
+        machine was suspended, or another server took over."""
+        now = self._clock.monotonic()
+        least, most = at - round(now * MICROS), at - round(began * MICROS)
+        if self._offsets is not None and (
+            least > self._offsets[1] + self._LEAST_STEP
+            or most < self._offsets[0] - self._LEAST_STEP
+        ):
+            self.doubt()
+        self._offsets = (least, most)
+
+    def among(self, nodes: Sequence[NodeRecord], node: str) -> list[str]:
+        """Return which nodes are silent. `nodes`: read with the last heartbeat of `node`, whose
+        time is that of the store's clock."""
+        own = {each.heartbeat_at for each in nodes if each.node == node}
+        late = max(own, default=0) - round(SILENT_SECONDS * MICROS)
+        return [each.node for each in nodes if each.heartbeat_at < late]
+
+    def can_judge(self, began: float) -> bool:
+        """Return whether the silent nodes count as dead. `began`: monotonic seconds at which the
+        heartbeat began that has read them; after a long pause of this process they may be back."""
+        now = self._clock.monotonic()
+        return now >= self._judge_from and now - began <= FRESH_SECONDS

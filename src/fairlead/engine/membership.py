@@ -8,39 +8,24 @@ import platform
 import uuid
 from collections.abc import Sequence
 
-from fairlead.clock import MICROS, ClockSteps, StoreClock
+from fairlead.clock import MICROS, StoreClock
 from fairlead.core import values
 from fairlead.core.sharding.shares import Members
+from fairlead.engine import liveness
 from fairlead.engine.claimers import TaskClaimer
-from fairlead.engine.context import Limits, NodeContext, View, Weights
+from fairlead.engine.context import NodeContext, View
+from fairlead.engine.controls import SettingsReader
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.pauses import event_or_pause
-from fairlead.ports.cluster_state import (
-    ClusterState,
-    NodeFacts,
-    NodeRecord,
-    QueueSettings,
-    SettingsMark,
-)
+from fairlead.ports.cluster_state import ClusterState, NodeFacts, NodeRecord
 from fairlead.version import VERSION
 
 log = logging.getLogger("fairlead.membership")
 
-HEARTBEAT_SECONDS = 2.5
-RETRY_SECONDS = 0.5
-"""Seconds between two tries of a heartbeat while the store is unavailable. After an outage a living
-node must be heard before another node takes its free lock for its death."""
-SILENT_SECONDS = 10.0
-"""Seconds without a heartbeat after which other nodes treat a node as dead."""
-
 CLOCK_OFF_SECONDS = 1.0
 """Difference between the clock of a machine and that of the store from which on it is reported."""
-
-_AHEAD = round(5.0 * MICROS)
-"""A heartbeat this many microseconds in the future means that the node will restart. A smaller
-difference may come from the clocks of the nodes."""
 
 _MARK = "#"
 
@@ -63,33 +48,20 @@ def identity_of(node: str) -> str:
 
 
 class Membership(SimplePart):
-    """Send heartbeats, read the settings of queues, and find claimed tasks this node has lost."""
+    """Send heartbeats, find nodes that are silent, and claimed tasks that this node has lost."""
 
     def __init__(self, context: NodeContext, claimer: TaskClaimer) -> None:
         self._context = context
         self._node = context.name
         self._store = context.cluster
         self._claimer = claimer
-        self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
-        self._served = sorted(self._partitions)
+        self._settings = SettingsReader(context)
+        self._served = sorted(queue.name for queue in context.served.queues)
         self._facts = NodeFacts(context.settings.concurrency, VERSION, platform.python_version())
         self._poked = asyncio.Event()
-        self._steps = ClockSteps(context.clock)
+        self._silence = liveness.Silence(context.clock)
         self.is_store_reachable = True
         """Whether the last heartbeat reached the store."""
-        self._reached_at = context.clock.monotonic()
-        """Monotonic seconds of the start, or of the first heartbeat after an outage."""
-        self._unregistered: dict[str, int] = {
-            queue.name: queue.partitions
-            for queue in context.served.queues
-            # Submitters register ordered queues; a node must not undo a repartition.
-            if queue.name not in context.kinds.ordered
-        }
-        """Queues to register, with their numbers of partitions."""
-        self._mark: SettingsMark | None = None
-        """Mark of the queue settings read last; None to read them again."""
-        self._server: str | None = None
-        """Server of the last mark; None before the first one."""
         self._members: tuple[_Nodes, Members] | None = None
         """Members computed last, with the nodes that they were computed from."""
         self._registered: list[str] | None = None
@@ -101,12 +73,6 @@ class Membership(SimplePart):
         """Whether the last heartbeat has seen nodes that are silent."""
         self._has_begun = False
         """Whether this node has registered."""
-        self._known: dict[str, QueueSettings] = {}
-        """Settings read last, with the version of the weights and limits read last, by queue."""
-        self._settings: dict[str, QueueSettings] = {}
-        """Settings read since the last view, by queue; weights and limits likewise."""
-        self._weights: dict[str, Weights] = {}
-        self._limits: dict[str, Limits] = {}
 
     def poke(self) -> None:
         """Send a heartbeat now, because a person or another node changed something."""
@@ -115,16 +81,14 @@ class Membership(SimplePart):
     def learn_partitions(self, queue: str, partitions: int) -> None:
         """Register a number of partitions that a submitter uses and this node does not know, so
         that no task waits in a partition that nobody reads."""
-        if partitions > self._partitions.get(queue, partitions):
-            self._partitions = {**self._partitions, queue: partitions}
-            self._unregistered = {**self._unregistered, queue: partitions}
+        if self._settings.learn_partitions(queue, partitions):
             self.poke()
 
     async def keep_alive(self) -> None:
         """Send only the heartbeat, from any event loop. Raises StoreUnavailable."""
         began = self._context.heartbeats.now()
         await self._store.heartbeat(self._node, self._context.clock.now())
-        self._context.heartbeats.extend(began, SILENT_SECONDS)
+        self._context.heartbeats.extend(began, liveness.SILENT_SECONDS)
 
     async def leave(self) -> None:
         """Serve no queue from now on, so that other nodes take the partitions, unless the node will
@@ -182,10 +146,10 @@ class Membership(SimplePart):
         while True:
             self._poked.clear()
             try:
-                async with asyncio.timeout(SILENT_SECONDS):
+                async with asyncio.timeout(liveness.SILENT_SECONDS):
                     await (self.beat() if self._has_begun else self.begin())
                 if not self.is_store_reachable:
-                    self._reached_at = self._context.clock.monotonic()
+                    self._silence.doubt()
                     log.info("heartbeats reach the store again")
                 self.is_store_reachable = True
             except (StoreUnavailable, TimeoutError) as error:
@@ -193,43 +157,14 @@ class Membership(SimplePart):
                     fields = {"error": str(error)}
                     log.warning("no heartbeat: the store is unavailable", extra=fields)
                 self.is_store_reachable = False
-                self._mark = None  # a server that comes back may have lost changes
-            pause = HEARTBEAT_SECONDS if self.is_store_reachable else RETRY_SECONDS
+                self._settings.read_again()  # a server that comes back may have lost changes
+            is_well = self.is_store_reachable
+            pause = liveness.HEARTBEAT_SECONDS if is_well else liveness.RETRY_SECONDS
             await event_or_pause(self._poked, pause)
 
-    async def _register_queues(self) -> None:
-        if registering := self._unregistered:
-            await self._store.register_queues(registering)
-            # Another number of partitions may have been learned meanwhile.
-            left = self._unregistered.items() - registering.items()
-            self._unregistered = dict(left)
-
-    async def _read_changes(self, mark: SettingsMark) -> None:
-        """Read the settings, weights and limits of the served queues that changed by this mark.
-        After a failure, the next heartbeat goes on from there."""
-        if mark.server != self._server:
-            if self._server:  # empty until a queue is registered
-                self._context.events.on_server_replaced()
-            self._server = mark.server
-        if mark == self._mark:
-            return
-        tasks = self._context.ports.tasks
-        found = await self._store.database.read(self._store.queue_settings())
-        if lost := {each: self._partitions[each] for each in self._served if each not in found}:
-            # A failover may lose what was registered.
-            found |= await self._store.register_queues(lost)
-        for queue in self._served:
-            settings, known = found[queue], self._known.get(queue)
-            if settings == known:
-                continue
-            if tasks and settings.version != (known.version if known else 0):
-                self._weights[queue] = await tasks.database.read(tasks.weights(queue))
-                self._limits[queue] = await tasks.database.read(tasks.limits(queue))
-                await asyncio.sleep(0)  # a read may block the loop
-            self._settings[queue] = self._known[queue] = settings
-        self._mark = mark
-
-    def _members_of(self, living: Sequence[NodeRecord], restarting: frozenset[str]) -> Members:
+    def _members_of(
+        self, living: Sequence[NodeRecord], restarting: frozenset[str]
+    ) -> Members:
         """Return the nodes of each served queue; the same object until a node changes."""
         nodes = ([(record.node, record.queues) for record in living], restarting)
         if self._members is not None and self._members[0] == nodes:
@@ -253,23 +188,16 @@ class Membership(SimplePart):
         """Return the nodes that have been silent for so long that they count as dead, by a new
         heartbeat if the last one has seen such nodes. Raises StoreUnavailable."""
         began = self._context.clock.monotonic()
-        return self._silent_among((await self._beat()).nodes, began) if self._saw_silent else []
+        return self._dead_among((await self._beat()).nodes, began) if self._saw_silent else []
 
-    def _silent_among(self, nodes: Sequence[NodeRecord], began: float) -> list[str]:
+    def _dead_among(self, nodes: Sequence[NodeRecord], began: float) -> Sequence[str]:
         """Return which nodes count as dead. `nodes`: read with the heartbeat of this node that
-        began at `began` (monotonic seconds), whose time is that of the store's clock."""
-        clock = self._context.clock
-        own = {each.heartbeat_at for each in nodes if each.node == self._node}
-        late = max(own, default=0) - round(SILENT_SECONDS * MICROS)
-        silent = [each.node for each in nodes if each.heartbeat_at < late]
+        began at `began` (monotonic seconds)."""
+        silent = self._silence.among(nodes, self._node)
         self._saw_silent = bool(silent)
-        # After a long pause of this process, the others may be back.
-        is_late = clock.monotonic() - began > SILENT_SECONDS / 2
-        # After an outage of the store, the others have been as silent as this node.
-        is_back = clock.monotonic() - self._reached_at >= SILENT_SECONDS
         # A node that will restart sets its heartbeat ahead.
-        can_judge = self.is_store_reachable and is_back and not is_late and not self._is_leaving
-        return silent if can_judge and not self._steps.is_within(SILENT_SECONDS) else []
+        can_judge = self.is_store_reachable and not self._is_leaving
+        return silent if can_judge and self._silence.can_judge(began) else []
 
     async def _beat(self) -> ClusterState:
         """Send a heartbeat, and return what the store has then."""
@@ -279,7 +207,7 @@ class Membership(SimplePart):
         if not self._is_leaving:  # a node that will restart sets its heartbeat ahead
             for record in seen.nodes:
                 if record.node == self._node:
-                    self._steps.observe(record.heartbeat_at, began)
+                    self._silence.observe(record.heartbeat_at, began)
                     if isinstance(clock, StoreClock):
                         clock.observe(record.heartbeat_at, began_at)
                         self._report_clock(clock.ahead / MICROS)
@@ -308,18 +236,17 @@ class Membership(SimplePart):
         began, sent_at = self._context.clock.monotonic(), self._context.heartbeats.now()
         nodes, mark = await self._beat()
         now = self._context.clock.now()
-        silent = self._silent_among(nodes, began)
+        dead = self._dead_among(nodes, began)
         await self._claimer.drop_ended()
-        await self._register_queues()
-        living = [each for each in nodes if each.node not in silent]
+        await self._settings.register_queues()
+        living = [each for each in nodes if each.node not in dead]
         # A node that will restart has set its heartbeat ahead.
-        restarting = frozenset(each.node for each in living if each.heartbeat_at > now + _AHEAD)
+        ahead = now + round(liveness.AHEAD_SECONDS * MICROS)
+        restarting = frozenset(each.node for each in living if each.heartbeat_at > ahead)
         members = self._members_of(living, restarting)
         present = frozenset(each.node for each in nodes) - restarting
-        await self._read_changes(mark)
-        view = View(self._settings, self._weights, self._limits, members, present)
-        self._settings, self._weights, self._limits = {}, {}, {}
-        self._context.events.on_view(view)
+        changes = await self._settings.read(mark)
+        self._context.events.on_view(View(*changes, members, present))
         if held := self._claimer.held():
             ids = [execution.claimed.id for execution in held]
             kept = await self._context.store.still_held(self._node, ids)
@@ -327,4 +254,4 @@ class Membership(SimplePart):
                 # This node ended some of these itself, and may run their tasks again already.
                 self._context.events.on_taken_away(lost)
         # Not before: no run of a task that was lost meanwhile may start.
-        self._context.heartbeats.extend(sent_at, SILENT_SECONDS)
+        self._context.heartbeats.extend(sent_at, liveness.SILENT_SECONDS)

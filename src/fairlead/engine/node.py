@@ -12,7 +12,7 @@ from fairlead.engine.context import NodePorts, Served
 from fairlead.engine.executors.handler_tasks import apart_from_handlers
 from fairlead.engine.lifecycle import serve
 from fairlead.engine.lifespan import opened
-from fairlead.engine.membership import RETRY_SECONDS
+from fairlead.engine.liveness import RETRY_SECONDS
 from fairlead.engine.parts import NodeParts
 from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from fairlead.core.sharding.shares import Members, PartitionShares
 from fairlead.engine.context import NodeContext
 from fairlead.engine.leases import PartitionLeases, lease_of, poller_lease
+from fairlead.engine.liveness import RENEWALS
 from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey
@@ -89,7 +90,7 @@ class Ownership:
 
     async def run(self) -> None:
         """Renew the leases until cancelled."""
-        every = self._lease_seconds / 4
+        every = self._lease_seconds / RENEWALS
         while True:
             self._poked.clear()
             try:

@@ -17,6 +17,7 @@ from fairlead.core.sharding.shares import Members
 from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.engine.backlogs import Backlogs
+from fairlead.engine.blocked_loop import BlockedLoop
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
@@ -26,7 +27,6 @@ from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
-from fairlead.engine.expiry import Expiry
 from fairlead.engine.gauges import Gauges
 from fairlead.engine.granting import Granting
 from fairlead.engine.helping import Helping
@@ -35,7 +35,7 @@ from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.intake import Intake
 from fairlead.engine.lanes import Lanes
 from fairlead.engine.lifecycle import Part
-from fairlead.engine.liveness import Liveness
+from fairlead.engine.liveness import Expiry
 from fairlead.engine.look_ahead import LookAhead, Rebalances
 from fairlead.engine.membership import Membership, identity_of
 from fairlead.engine.ordering import Ordering
@@ -147,7 +147,7 @@ class NodeParts:
             Gauges(context, self.ordered),
             self.reconciler,
             self.membership,
-            Liveness(
+            BlockedLoop(
                 context,
                 [
                     self.membership.keep_alive,

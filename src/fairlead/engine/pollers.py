@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from fairlead.clock import MICROS, Clock
 from fairlead.core.batches import BatchSize
+from fairlead.engine import liveness
 from fairlead.engine.lifecycle import SimplePart
-from fairlead.engine.membership import SILENT_SECONDS
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
@@ -62,10 +62,6 @@ class ElectedPollers(SimplePart):
                     # Tasks may have waited since the death of the node elected before.
                     self.poke(name)
                 await changed.wait()
-
-
-FRESH_SECONDS = 5.0
-"""Seconds for which the knowledge that a node is dead is acted on."""
 
 
 class Pollers:
@@ -135,7 +131,7 @@ class Pollers:
         """Move the tasks that these nodes had claimed back to SUBMITTED, and drop the nodes."""
         if not dead:
             return
-        until = self._clock.monotonic() + FRESH_SECONDS
+        until = self._clock.monotonic() + liveness.FRESH_SECONDS
         total = await self._resume_and_drop(dead, until)
         # A node that only hung may have claimed more meanwhile; after the drop it claims nothing.
         while more := await self._resume_and_drop(dead, until):
@@ -203,7 +199,7 @@ class Pollers:
             }
         )
         nodes = await self._store.database.read(self._store.nodes())
-        silent = await self._store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
+        silent = await self._store.silent_nodes(now, round(liveness.SILENT_SECONDS * MICROS))
         served = {queue for each in nodes if each.node not in silent for queue in each.queues}
         unserved = {queue: since for queue, since in oldest.items() if queue not in served}
         late = now - round(UNSERVED_SECONDS * MICROS)

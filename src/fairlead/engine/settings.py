@@ -5,13 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from fairlead.core import values
+from fairlead.engine.liveness import LEASE_SECONDS, LOST_SECONDS, PERMIT_SECONDS
 from fairlead.errors import ConfigurationError
-
-LEASE_SECONDS = 10.0
-"""Seconds for which a node owns partitions without a renewal."""
-
-PERMIT_SECONDS = 15.0
-"""Seconds for which permits of cluster-wide limits may be used without a renewal."""
 
 STUCK_SECONDS = 3600.0
 """Seconds after which a run is reported as stuck, for a task without a `max_stuck` of its own."""
@@ -29,7 +24,7 @@ class Intervals:
     """Seconds between two rounds of each poller, and the age up to which history is kept."""
 
     due: float = 5.0
-    lost: float = 1.0
+    lost: float = LOST_SECONDS
     stuck: float = 60.0
     clean: float = 60.0
     incidents: float = 15.0

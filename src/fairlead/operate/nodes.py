@@ -8,7 +8,7 @@ from collections.abc import Collection
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import NotSupported
 from fairlead.model import Incident, IncidentKind
 from fairlead.operate.context import OperateContext

@@ -10,7 +10,7 @@ import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.core import values
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import InvalidTask
 from fairlead.model import Incident, tenant_of
 from fairlead.model.task_facts import ErrorFact, RunFact

@@ -11,7 +11,7 @@ import msgspec
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core import values
 from fairlead.declare.handle import find_record
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import LOWEST, LaneKey, Level, PartitionKey, State, TaskRecord
 from fairlead.operate.context import OperateContext

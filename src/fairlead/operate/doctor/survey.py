@@ -8,7 +8,7 @@ from functools import cached_property
 
 from fairlead.clock import MICROS
 from fairlead.engine.leases import owners_of
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext

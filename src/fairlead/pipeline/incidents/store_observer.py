@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.model.history import SUBMITTED_FIELDS, Position, Running
 from fairlead.pipeline.incidents.detector import Observation
 from fairlead.ports.sql_store import SqlStore

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fairlead.app import App
 from fairlead.clock import MICROS, to_datetime
-from fairlead.engine.membership import SILENT_SECONDS
+from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.operate.store.policies import EVERY_QUEUE, PolicyStore, SwitchMode
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.tuning.gold import Gold
