@@ -149,7 +149,7 @@ class App:
             values.text("catalog", catalog, MOST_URL_BYTES)
         self._lake, self._catalog = lake_of(lake), catalog_of(catalog)
         if self._lake is not None:
-            from fairlead.engine.poller_registry import check_lake
+            from fairlead.engine.poller import check_lake
 
             check_lake()
         urls = {
@@ -499,7 +499,7 @@ class App:
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
         from fairlead.engine.periodic import PeriodicTasks
-        from fairlead.engine.poller_registry import PollerContext, registered
+        from fairlead.engine.poller import PollerContext, registered
         from fairlead.engine.settings import NodeSettings
 
         names = list(self.queues if queues is None else values.many("queues", queues))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fairlead import App, NoRetry, State
-from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.poller import PollerContext
 from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, NotAllowed, UnknownAction, UnknownTask
 from fairlead.operate import batches, pollers

@@ -10,7 +10,7 @@ import pytest
 from fairlead import App, Incident, State
 from fairlead.core.incident_ledger import LedgerEntry
 from fairlead.engine.incidents import IncidentDelivery
-from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.poller import PollerContext
 from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask
 from fairlead.operate import pollers

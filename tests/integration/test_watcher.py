@@ -9,7 +9,7 @@ import pytest
 
 from fairlead import App, Incident, NoRetry
 from fairlead.clock import MICROS
-from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.poller import PollerContext
 from fairlead.engine.settings import Intervals
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.operate.doctor import examine

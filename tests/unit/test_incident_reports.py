@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.engine.incident_reports import IncidentReports
+from fairlead.engine.incidents import IncidentReports
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.ports.incident_store import IncidentStore
 

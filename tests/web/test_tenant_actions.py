@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fairlead import App
 from fairlead.cli.main import app as command
-from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.poller import PollerContext
 from fairlead.engine.settings import Intervals
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.operate.changes import MOST_KEYS, SetLimits, SetWeights

@@ -18,12 +18,10 @@ from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
 from fairlead.engine.execution import Execution
-from fairlead.engine.lifecycle import Part
-from fairlead.engine.lifespan import Lifespan
+from fairlead.engine.lifecycle import Lifespan, Part
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.poller import Poller
-from fairlead.engine.queue_kinds import QueueKinds
 from fairlead.engine.settings import NodeSettings
 from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
@@ -44,6 +42,33 @@ caught up."""
 
 Weights = Mapping[str, float]
 Limits = Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueKinds:
+    """Names of the queues of each kind; all others are fifo."""
+
+    fair: frozenset[str]
+    """Queues whose triggers pass through a fair backlog."""
+    timed: frozenset[str]
+    """Queues whose fairness keys share run time."""
+    ordered: frozenset[str]
+    """Queues kept in a log and a schedule instead of the task store."""
+    shared: frozenset[str]
+    """Queues whose owners grant triggers to other nodes."""
+
+
+def kinds_of(queues: Iterable[Queue]) -> QueueKinds:
+    """Return the kinds of these queues."""
+    queues = list(queues)
+    names = frozenset(queue.name for queue in queues)
+    ordered = frozenset(queue.name for queue in queues if queue.is_ordered)
+    return QueueKinds(
+        fair=frozenset(queue.name for queue in queues if queue.order == "fair") - ordered,
+        timed=frozenset(queue.name for queue in queues if queue.cost == "runtime"),
+        ordered=ordered,
+        shared=names - ordered,
+    )
 
 
 class View(msgspec.Struct, frozen=True):

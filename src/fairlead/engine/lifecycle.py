@@ -1,12 +1,25 @@
-"""Parts of a node: start in order, stop in reverse; an exception in one part ends the node."""
+"""The life of a node: its parts start in order and stop in reverse, inside the lifespan of its
+application; an exception in one part ends the node."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Protocol
+import contextlib
+import contextvars
+import logging
+import threading
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any, Protocol
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, LifespanFailed
+
+log = logging.getLogger("fairlead.node")
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+"""Make the context manager of one worker process."""
 
 
 class Part(Protocol):
@@ -62,3 +75,75 @@ async def serve(parts: Sequence[Part], stopping: asyncio.Event) -> None:
                 await asyncio.wait([task])
         finally:
             ending.update(parts)
+
+
+# the lifespan ----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def opened(lifespan: Lifespan | None) -> AsyncIterator[None]:
+    """Open the lifespan around the block. Raise LifespanFailed if it raises by itself; an error of
+    the block passes, even if the lifespan hides it."""
+    if lifespan is None:
+        yield
+        return
+    with _one_line("start"):
+        manager = lifespan()
+        await manager.__aenter__()
+    try:
+        yield
+    except BaseException as error:
+        await manager.__aexit__(type(error), error, error.__traceback__)
+        raise
+    with _one_line("end"):
+        await manager.__aexit__(None, None, None)
+
+
+@contextmanager
+def _one_line(step: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        log.debug("the lifespan failed", exc_info=error)
+        frames = traceback.extract_tb(error.__traceback__)
+        where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        raise LifespanFailed(
+            f"the lifespan failed at the {step} of the worker: {type(error).__name__}:"
+            f" {error}{where}"
+        ) from error
+
+
+@contextmanager
+def in_child(lifespan: Lifespan) -> Iterator[contextvars.Context]:
+    """Open the lifespan of a child process on an event loop in a thread of its own, so that
+    handlers keep the main thread; yield the context that it leaves. Raise LifespanFailed."""
+    found: Future[tuple[contextvars.Context, Callable[[], None]]] = Future()
+
+    async def hold() -> None:
+        async with opened(lifespan):
+            loop, leaving = asyncio.get_running_loop(), asyncio.Event()
+            found.set_result((contextvars.copy_context(), lambda: _poke(loop, leaving)))
+            await leaving.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(hold())
+        except BaseException as error:
+            if found.done():
+                log.error("the lifespan of a child process failed", exc_info=error)
+            else:
+                found.set_exception(error)
+
+    thread = threading.Thread(target=run, name="fairlead-lifespan", daemon=True)
+    thread.start()
+    context, leave = found.result()
+    try:
+        yield context
+    finally:
+        leave()
+        thread.join()
+
+
+def _poke(loop: asyncio.AbstractEventLoop, leaving: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+        loop.call_soon_threadsafe(leaving.set)

@@ -1,4 +1,5 @@
-"""The pollers: regular work that no trigger starts. Each poller runs on one elected node."""
+"""Regular work that no trigger starts: pollers, each on one elected node, and the gauges of every
+node."""
 
 from __future__ import annotations
 
@@ -10,12 +11,14 @@ from typing import TypeVar
 from fairlead.clock import MICROS, Clock
 from fairlead.core.batches import BatchSize
 from fairlead.engine import liveness
+from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
 from fairlead.model import IncidentKind, IncidentReport, TaskRecord
+from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
 from fairlead.ports.ordered_store import OrderedStore
@@ -30,6 +33,25 @@ BATCH = 1000
 UNSERVED_SECONDS = 60.0
 """Seconds for which a ready task may wait in a queue that no node serves, before the queue is
 reported as an incident. A deployment may take as long."""
+
+
+class Gauges(SimplePart):
+    """Report the gauges to the observer once a second."""
+
+    def __init__(self, context: NodeContext, ordered: OrderedQueues) -> None:
+        self._context = context
+        self._ordered = ordered
+
+    async def run(self) -> None:
+        """Measure until cancelled."""
+        context = self._context
+        while True:
+            context.observer.gauges(len(context.table), len(context.in_flight))
+            budget = context.look_ahead.budget
+            context.observer.memory(budget.granted, budget.size)
+            if gauges := self._ordered.gauges():
+                context.observer.ordered(gauges)
+            await context.clock.sleep(1.0)
 
 
 class ElectedPollers(SimplePart):

@@ -1,5 +1,5 @@
 """Poller of bulk actions for workers: it goes on with actions that no process performs, and deletes
-old ones. See `fairlead.engine.poller_registry`."""
+old ones. See `fairlead.engine.poller`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import socket
 
 from fairlead.clock import MICROS
-from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.poller import PollerContext
 from fairlead.errors import NotSupported, StoreUnavailable, WriteRefused
 from fairlead.operate import batches
 from fairlead.operate.changes import change_of

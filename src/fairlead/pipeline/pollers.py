@@ -1,5 +1,5 @@
 """Pollers of the pipeline for workers: clean up after bulk submits, watch the queues for incidents,
-and export history into the lake. See `fairlead.engine.poller_registry`.
+and export history into the lake. See `fairlead.engine.poller`.
 
 Every worker loads this module while it starts, so it imports the pipeline only where it is used.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fairlead.engine.poller import Poller
-from fairlead.engine.poller_registry import PollerContext
+from fairlead.engine.poller import Poller, PollerContext
 from fairlead.errors import NotSupported
 
 

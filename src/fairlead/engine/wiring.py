@@ -21,17 +21,15 @@ from fairlead.engine.blocked_loop import BlockedLoop
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
-from fairlead.engine.context import NodeContext, NodePorts, Served, View
+from fairlead.engine.context import NodeContext, NodePorts, Served, View, kinds_of
 from fairlead.engine.controls import Controls
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
-from fairlead.engine.gauges import Gauges
 from fairlead.engine.granting import Granting
 from fairlead.engine.helping import Helping
-from fairlead.engine.incident_reports import IncidentReports
-from fairlead.engine.incidents import IncidentDelivery
+from fairlead.engine.incidents import IncidentDelivery, IncidentReports
 from fairlead.engine.intake import Intake
 from fairlead.engine.lanes import Lanes
 from fairlead.engine.lifecycle import Part
@@ -42,8 +40,7 @@ from fairlead.engine.ordering import Ordering
 from fairlead.engine.ownership import Ownership
 from fairlead.engine.partitions import Partitions
 from fairlead.engine.poller import Poller
-from fairlead.engine.pollers import ElectedPollers, Pollers
-from fairlead.engine.queue_kinds import kinds_of
+from fairlead.engine.pollers import ElectedPollers, Gauges, Pollers
 from fairlead.engine.reconciler import Reconciler
 from fairlead.engine.run_notes import RunNotesWriter
 from fairlead.engine.runs import Runs
