@@ -34,7 +34,7 @@ from fairlead.supervisor.fleet import (
     restart_delay,
 )
 from fairlead.supervisor.health import LIVE, LIVE_SECONDS, READY, NodeHealth, health_routes
-from fairlead.supervisor.http import Response, Routes, StatusServer, serve_in_thread
+from fairlead.supervisor.http import Response, Routes, StatusServer
 from fairlead.supervisor.link import SupervisorEnd
 from fairlead.supervisor.metrics import Family, Sample, Total
 from fairlead.supervisor.processes import usable_cores
@@ -327,7 +327,7 @@ def test_a_node_that_takes_too_long_to_start_is_not_live(monkeypatch: pytest.Mon
 
 def test_the_server_reads_a_request_in_pieces_while_another_client_is_silent() -> None:
     server = StatusServer("127.0.0.1", 0, lambda path, accept: Response(200, path.encode()))
-    serve_in_thread(server)
+    server.start()
     address = ("127.0.0.1", server.port)
     with socket.create_connection(address), socket.create_connection(address) as client:
         for piece in (b"GET /ready?a HT", b"TP/1.1\r\nHost: a\r\n", b"\r\n"):
@@ -343,7 +343,7 @@ def test_the_server_reads_a_request_in_pieces_while_another_client_is_silent() -
 )
 def test_the_server_refuses_other_requests(request_: bytes, status: bytes) -> None:
     server = StatusServer("127.0.0.1", 0, lambda path, accept: None)
-    serve_in_thread(server)
+    server.start()
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(request_)
         assert status in client.makefile("rb").readline()
@@ -381,7 +381,7 @@ def test_with_a_token_others_see_only_whether_the_worker_is_well(
 
     routes = health_routes(NodeHealth(cast(Node, node)), counted)
     server = StatusServer("127.0.0.1", 0, routes, "0123456789abcdef", (LIVE, READY))
-    serve_in_thread(server)
+    server.start()
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.sendall(
             b"GET %s HTTP/1.1\r\nAuthorization: %s\r\n\r\n" % (path.encode(), authorization)
@@ -398,7 +398,7 @@ def test_a_request_that_cannot_be_answered_ends_no_server() -> None:
         return Response(200, exposition(CollectorRegistry(), accept)[0])
 
     server = StatusServer("127.0.0.1", 0, respond)
-    serve_in_thread(server)
+    server.start()
     statuses = []
     for version in (b"abc", b"1.0.0"):
         with socket.create_connection(("127.0.0.1", server.port)) as client:
@@ -418,7 +418,6 @@ def test_an_address_in_use_is_named() -> None:
     server = StatusServer("127.0.0.1", 0, lambda path, accept: None)
     with pytest.raises(ConfigurationError, match=f"127.0.0.1:{server.port}: Address already"):
         StatusServer("127.0.0.1", server.port, lambda path, accept: None)
-    server.close()
 
 
 # metrics and cores --------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from fairlead.engine.node import Node
 from fairlead.errors import ConfigurationError, FairleadError, StoreUnavailable
 from fairlead.supervisor.fleet import KILL_GRACE, Fleet
 from fairlead.supervisor.health import LIVE, READY, NodeHealth, health_routes
-from fairlead.supervisor.http import Routes, StatusServer, is_loopback, serve_in_thread
+from fairlead.supervisor.http import Routes, StatusServer, is_loopback
 from fairlead.supervisor.link import WorkerEnd, WorkerReport
 from fairlead.supervisor.processes import ignore_signals_of_terminal, spawn
 from fairlead.supervisor.supervisor import Supervisor
@@ -67,7 +67,7 @@ def _serve_alone(options: WorkerOptions) -> int:
         from fairlead.supervisor.exposition import metrics_routes
 
         routes = health_routes(health, metrics_routes(registry))
-        serve_in_thread(_listen(options, routes))
+        _listen(options, routes).start()
     _log_start(app, node, options)
     _collect_less()
     asyncio.run(_apart(_run(node, options.until_empty, health)))

@@ -1,17 +1,14 @@
-"""A small HTTP server for probes and metrics, driven by a selector, so that a supervisor serves it
-from its own loop. Each connection carries one GET request.
-"""
+"""A small HTTP server for probes and metrics, in a thread of its own: one GET request for each
+connection."""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import hmac
 import ipaddress
 import logging
-import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -34,19 +31,12 @@ class Response:
 
 
 Routes = Callable[[str, str], Response | None]
-"""Return the response for a path and the Accept header; None for an unknown path."""
-
-
-@dataclass
-class _Connection:
-    socket: socket.socket
-    expires_at: float
-    received: bytes = b""
-    unsent: bytes = b""
+"""Return the response for a path and the Accept header; None for an unknown path. The server calls
+it in its thread."""
 
 
 class StatusServer:
-    """Listens on an address and responds from the routes. Register its sockets with `selector`."""
+    """Listens on an address, and responds from the routes in a thread of its own."""
 
     def __init__(
         self,
@@ -68,69 +58,36 @@ class StatusServer:
                 f"metrics cannot be served on {host}:{port}: {cause}; give another --metrics-port"
                 " or --metrics-host, or end the program that listens there"
             ) from error
-        self._listener.setblocking(False)
         self._routes = routes
         self._token = token
         self._probes = probes
-        self._selector: selectors.BaseSelector | None = None
-        self._connections: dict[int, _Connection] = {}
 
     @property
     def port(self) -> int:
         """Port on which the server listens."""
         return int(self._listener.getsockname()[1])
 
-    def register(self, selector: selectors.BaseSelector) -> None:
-        """Let `selector` watch the server; the data of its keys is a callable to call."""
-        self._selector = selector
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+    def start(self) -> None:
+        """Serve until the process ends."""
+        threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="fairlead-status", daemon=True
+        ).start()
 
-    def close(self) -> None:
-        """Close all sockets."""
-        for connection in [*self._connections.values()]:
-            self._drop(connection)
-        if self._selector is not None:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(self._listener)
-        self._listener.close()
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(
+            self._serve_one, sock=self._listener, limit=_LONGEST_REQUEST
+        )
+        await server.serve_forever()
 
-    def drop_expired(self) -> None:
-        """Close connections whose clients are too slow."""
-        now = time.monotonic()
-        for connection in [*self._connections.values()]:
-            if connection.expires_at <= now:
-                self._drop(connection)
-
-    def _accept(self) -> None:
-        assert self._selector is not None
-        self.drop_expired()
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            accepted, _ = self._listener.accept()
-        except OSError:  # the client has closed, or descriptors ran out
-            return
-        accepted.setblocking(False)
-        connection = _Connection(accepted, time.monotonic() + _PATIENCE)
-        self._connections[accepted.fileno()] = connection
-        self._selector.register(accepted, selectors.EVENT_READ, lambda: self._receive(connection))
-
-    def _receive(self, connection: _Connection) -> None:
-        assert self._selector is not None
-        if connection.socket.fileno() < 0:
-            return  # dropped in this round
-        try:
-            data = connection.socket.recv(_LONGEST_REQUEST)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        connection.received += data
-        if not data or len(connection.received) > _LONGEST_REQUEST:
-            self._drop(connection)
-        elif b"\r\n\r\n" in connection.received:
-            connection.unsent = _encoded(self._respond(connection.received))
-            self._selector.modify(
-                connection.socket, selectors.EVENT_WRITE, lambda: self._send(connection)
-            )
+            async with asyncio.timeout(_PATIENCE):
+                request = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_encoded(self._respond(request)))
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            writer.transport.abort()  # the client has closed, is too slow or sends too much
 
     def _respond(self, request: bytes) -> Response:
         first, *headers = request.split(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
@@ -159,27 +116,6 @@ class StatusServer:
         is_same = hmac.compare_digest(token.strip().encode(), self._token.encode())
         return is_same and scheme.lower() == "bearer"
 
-    def _send(self, connection: _Connection) -> None:
-        if connection.socket.fileno() < 0:
-            return  # dropped in this round
-        try:
-            sent = connection.socket.send(connection.unsent)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._drop(connection)
-            return
-        connection.unsent = connection.unsent[sent:]
-        if not connection.unsent:
-            self._drop(connection)
-
-    def _drop(self, connection: _Connection) -> None:
-        assert self._selector is not None
-        self._connections.pop(connection.socket.fileno(), None)
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(connection.socket)
-        connection.socket.close()
-
 
 _UNKNOWN = Response(HTTPStatus.NOT_FOUND, b"unknown: use /metrics, /live or /ready\n", "text/plain")
 _REFUSED = Response(
@@ -195,19 +131,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def serve_in_thread(server: StatusServer) -> None:
-    """Serve in a new thread until the process ends."""
-    selector = selectors.DefaultSelector()
-    server.register(selector)
-
-    def serve() -> None:
-        while True:
-            for key, _ in selector.select():
-                key.data()
-
-    threading.Thread(target=serve, name="fairlead-status", daemon=True).start()
 
 
 def _encoded(response: Response) -> bytes:

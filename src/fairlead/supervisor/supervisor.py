@@ -8,6 +8,7 @@ import selectors
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +50,8 @@ class Supervisor:
         self._workers: dict[int, _Worker] = {}
         self._selector = selectors.DefaultSelector()
         self._waker, self._signals = socket.socketpair()
-        self._server: StatusServer | None = None
+        self._lock = threading.Lock()
+        """Held while the workers change, or are shown by the status server in its thread."""
         self._code: int | None = None
         self._had_terminal = _has_terminal()
         self.last_error: str | None = None
@@ -58,9 +60,9 @@ class Supervisor:
     def serve_status(self, metrics: Routes, listen: Callable[[Routes], StatusServer]) -> int:
         """Serve health and metrics on the address on which `listen` listens; return the port. Raise
         ConfigurationError."""
-        self._server = listen(self._routes(metrics))
-        self._server.register(self._selector)
-        return self._server.port
+        server = listen(self._routes(metrics))
+        server.start()
+        return server.port
 
     def run(self) -> int:
         """Run the workers; return the exit code."""
@@ -82,10 +84,12 @@ class Supervisor:
 
     def _wait(self) -> None:
         due, now = self._fleet.next_due, time.monotonic()
-        for key, _ in self._selector.select(None if due is None else max(0.0, due - now)):
-            key.data()
-        if self._code is None:
-            self._do(self._fleet.on_time(time.monotonic()))
+        ready = self._selector.select(None if due is None else max(0.0, due - now))
+        with self._lock:
+            for key, _ in ready:
+                key.data()
+            if self._code is None:
+                self._do(self._fleet.on_time(time.monotonic()))
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -166,8 +170,6 @@ class Supervisor:
     def _end(self) -> None:
         for worker in self._workers.values():
             worker.process.kill()
-        if self._server is not None:
-            self._server.close()
         self._selector.close()
         self._waker.close()
         self._signals.close()
@@ -180,8 +182,10 @@ class Supervisor:
 
     def _routes(self, metrics: Routes) -> Routes:
         def respond(path: str, accept: str) -> Response | None:
-            if path not in (LIVE, READY):
-                return metrics(path, accept)
+            with self._lock:
+                return health(path) if path in (LIVE, READY) else metrics(path, accept)
+
+        def health(path: str) -> Response:
             found = {slot: self._health(slot) for slot in self._slots}
             ready = sum(health.ready for health in found.values())
             is_ready = ready == len(found) and not self._fleet.is_stopping
