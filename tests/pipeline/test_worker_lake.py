@@ -131,14 +131,14 @@ async def test_one_of_two_nodes_exports_and_the_other_takes_over(
     other.task(name="work")(work.function)
     async with AsyncExitStack() as then:
         async with running(app, intervals=OFTEN) as first:
-            await until(lambda: first.parts.ownership.is_elected("export"))
+            await until(lambda: first.parts.pollers.elections.is_elected("export"))
             second = await then.enter_async_context(running(other, intervals=OFTEN))
             for _ in range(20):
                 work.submit()
             await until(lambda: len(exported(lake)) == 20)
             await asyncio.sleep(0.5)
             assert len(set(began)) == 1
-            assert not second.parts.ownership.is_elected("export")
+            assert not second.parts.pollers.elections.is_elected("export")
         await until(lambda: len(set(began)) == 2)
         for _ in range(5):
             work.submit()
@@ -251,7 +251,7 @@ def loaded(name):
 
 async def start(app):
     node = app.node()
-    return node.parts.pollers.names
+    return node.parts.pollers.by_name
 
 plain = App("sqlite:///{tmp_path}/a.db")
 assert "export" not in asyncio.run(start(plain))

@@ -109,10 +109,8 @@ class FairPartition:
         self._context = context
         self._ordering = ordering
         self._most = context.settings.look_ahead
-        self._look_ahead = context.look_ahead
         self._table = context.table
         self._events = context.events
-        self._clock = context.clock
         self._lanes: dict[int, _FairLane] = {}
         self._range_id = 0
         self._began = 0.0
@@ -123,7 +121,7 @@ class FairPartition:
     def start(self, owned: OwnedBacklog) -> None:
         """Begin with the state that this node has taken over."""
         self._range_id = owned.range_id
-        self._began = self._clock.monotonic()
+        self._began = self._context.clock.monotonic()
         for priority, record in sorted(owned.lanes.items()):
             self._add_lane(priority, record)
         self.is_started = True
@@ -145,7 +143,7 @@ class FairPartition:
                 extra={"partition": self.key, "error": str(fenced)},
             )
         self.drop()
-        await self._clock.sleep(outage_pause())
+        await self._context.clock.sleep(outage_pause())
 
     async def close(self) -> None:
         """Save the state for the next owner, after `run` was cancelled; a fenced owner saves
@@ -174,7 +172,7 @@ class FairPartition:
                 dropped += lane.backlog.loaded()
             if lane.backlog.write is not None:
                 dropped += lane.backlog.write.entries
-            self._look_ahead.leave(lane.key)
+            self._context.look_ahead.leave(lane.key)
             self._count(lane, 0)
         self._lanes.clear()
         self._events.on_dropped(dropped)
@@ -189,8 +187,9 @@ class FairPartition:
     def room(self, priority: int) -> int:
         """Return how many more triggers the lane takes from the channel now."""
         lane = self._lanes.get(priority)
-        if self._look_ahead.are_inboxes_full:
-            return 0 if lane is not None and lane.arriving else self._look_ahead.least_in_inbox
+        look_ahead = self._context.look_ahead
+        if look_ahead.are_inboxes_full:
+            return 0 if lane is not None and lane.arriving else look_ahead.least_in_inbox
         waiting = 0 if lane is None else len(lane.inbox) + len(lane.unchecked)
         return 0 if waiting > PAGE else 2 * PAGE - waiting
 
@@ -200,7 +199,7 @@ class FairPartition:
         lane = self._lanes.get(priority)
         if lane is None or not lane.backlog.is_stored:
             return PAGE
-        is_busy = lane.unchecked or self._clock.monotonic() < lane.check_from
+        is_busy = lane.unchecked or self._context.clock.monotonic() < lane.check_from
         return 0 if is_busy else PAGE_AGAIN
 
     def accept(self, priority: int, triggers: Sequence[Trigger]) -> None:
@@ -224,10 +223,11 @@ class FairPartition:
 
     def _count(self, lane: _FairLane, arriving: int) -> None:
         """Count the triggers on their way into memory or the store among those of the node."""
-        were_full, was_full = self._look_ahead.are_inboxes_full, lane.counted > PAGE
-        self._look_ahead.inboxes += arriving - lane.counted
+        look_ahead = self._context.look_ahead
+        were_full, was_full = look_ahead.are_inboxes_full, lane.counted > PAGE
+        look_ahead.inboxes += arriving - lane.counted
         lane.counted = arriving
-        if were_full and not self._look_ahead.are_inboxes_full:
+        if were_full and not look_ahead.are_inboxes_full:
             self._context.channel.room_freed()
         elif was_full and arriving <= PAGE:
             self._context.channel.room_freed(lane.key)
@@ -248,7 +248,7 @@ class FairPartition:
     def resize(self, priority: int) -> None:
         """Apply the new share of a lane."""
         if (lane := self._lanes.get(priority)) is not None:
-            lane.backlog.capacity = self._look_ahead.capacity(lane.key, self._most)
+            lane.backlog.capacity = self._context.look_ahead.capacity(lane.key, self._most)
             self._work.set()
 
     def reweigh(self, keys: Collection[str]) -> None:
@@ -267,7 +267,7 @@ class FairPartition:
         if not lane.is_ordering:
             return
         is_waiting = lane.arriving or self._context.channel.is_behind(lane.key)
-        if not is_waiting or self._clock.monotonic() >= lane.order_until:
+        if not is_waiting or self._context.clock.monotonic() >= lane.order_until:
             lane.is_ordering = False
             self._apply(lane, Changes(lane.backlog.loaded()))
 
@@ -275,7 +275,7 @@ class FairPartition:
         """Note that triggers left the table, to be claimed."""
         lane = self._lanes[priority]
         lane.backlog.take(triggers)
-        self._look_ahead.took(lane.key, len(triggers))
+        self._context.look_ahead.took(lane.key, len(triggers))
 
     def claim_ended(self, priority: int, triggers: Sequence[Trigger]) -> None:
         """Acknowledge triggers whose claim ended, won or lost."""
@@ -321,11 +321,11 @@ class FairPartition:
                         "the backlog waits while its store is unavailable",
                         extra={"error": str(error)},
                     )
-                    await self._clock.sleep(outage_pause())
+                    await self._context.clock.sleep(outage_pause())
                     is_busy = True
             if not is_busy:
                 check_at = min(lane.evictions.check_at for lane in self._lanes.values())
-                pause = check_at - self._clock.monotonic()
+                pause = check_at - self._context.clock.monotonic()
                 await event_or_pause(self._work, min(_LONGEST_WAIT, pause))
 
     async def _step(self, lane: _FairLane) -> bool:
@@ -344,7 +344,7 @@ class FairPartition:
             await self._write(lane, backlog.write)
             return True
         if backlog.has_room:
-            backlog.capacity = self._look_ahead.refill(key, self._most)
+            backlog.capacity = self._context.look_ahead.refill(key, self._most)
         if (read := backlog.next_read(MOST_READ)) is not None:
             entries = await self._store.read_above(key, *read)
             for entry in entries:
@@ -355,8 +355,8 @@ class FairPartition:
             backlog.learn(await self._store.read_above(key, above, MOST_READ), MOST_READ)
             return True
         if backlog.is_at_end and not len(backlog):
-            self._look_ahead.leave(key)
-        now = self._clock.monotonic()
+            self._context.look_ahead.leave(key)
+        now = self._context.clock.monotonic()
         through = backlog.next_delete(now) if now >= lane.delete_from else None
         if through is not None:
             await self._delete(lane, through, now)
@@ -368,9 +368,9 @@ class FairPartition:
 
     async def _check(self, lane: _FairLane) -> None:
         """Find the triggers from behind the channel position that have no level in the store."""
-        asked, began = lane.unchecked[:PAGE_AGAIN], self._clock.monotonic()
+        asked, began = lane.unchecked[:PAGE_AGAIN], self._context.clock.monotonic()
         found = await self._store.entries(lane.key, lane.backlog.ack_level, [t.id for t in asked])
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         lane.check_from = began + (now - began) / AGAIN_SHARE
         del lane.unchecked[: len(asked)]
         levelled = {(entry.id, entry.version) for entry in found}
@@ -383,12 +383,12 @@ class FairPartition:
         page, lane.inbox = lane.inbox[:PAGE], lane.inbox[PAGE:]
         if not lane.backlog.is_stored:
             count = len(lane.backlog) + len(page)
-            lane.backlog.capacity = self._look_ahead.want(lane.key, count, self._most)
+            lane.backlog.capacity = self._context.look_ahead.want(lane.key, count, self._most)
         self._apply(lane, lane.backlog.add(page))
 
     def _evict(self, lane: _FairLane) -> None:
         """Evict triggers that limits hold back, in favour of stored ones that may run."""
-        now = self._clock.monotonic()
+        now = self._context.clock.monotonic()
         if lane.backlog.write is not None or lane.is_ordering:
             return
         if not lane.evictions.is_due(lane.backlog, now):
@@ -408,7 +408,7 @@ class FairPartition:
         except StoreUnavailable:
             lane.backlog.write_failed()
             raise
-        self._apply(lane, lane.backlog.written(self._clock.monotonic()))
+        self._apply(lane, lane.backlog.written(self._context.clock.monotonic()))
         self._count(lane, lane.arriving)
         stored = [entry for entry in write.entries if entry not in lane.backlog]
         if len(lane.only_stored) > MOST_REMEMBERED:
@@ -437,7 +437,7 @@ class FairPartition:
             lane.backlog.deleted(through, now)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
-        self._look_ahead.measure(lane.key, changes.added)
+        self._context.look_ahead.measure(lane.key, changes.added)
         if lane.is_ordering:
             self._events.on_dropped(changes.dropped)
             return

@@ -37,18 +37,15 @@ MOST_AT_ONCE = 500
 MOST_NAMES = 50
 """Maximum number of task names in one announcement; the next one has the next names."""
 
-MOST_BYTES = 3600
-"""Maximum number of bytes of a granted trigger in JSON. A message between nodes has at most 4096
-(`fairlead.backends.sqlite.notifier`)."""
+MOST_TEXT = 600
+"""Maximum number of characters in the name and the keys of a granted trigger. A character has at
+most six bytes in JSON, and a message between nodes at most 4096."""
 
 CHECK_SECONDS = 15.0
 """Seconds between two looks at runs on other nodes whose end was not reported."""
 
 SPARE_PAUSES = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between announcements that no node responds to; the last one repeats."""
-
-
-_encode = msgspec.json.Encoder().encode
 
 
 class _Granted(NamedTuple):
@@ -300,7 +297,6 @@ def _partition(trigger: Trigger) -> PartitionKey:
 
 
 def _is_long(trigger: Trigger) -> bool:
-    """Return whether the trigger fits into no message."""
-    texts = len(trigger.name) + len(trigger.fairness_key) + len(trigger.ordering_key or "")
-    # A character has at most six bytes in JSON.
-    return texts > MOST_BYTES // 12 and len(_encode(trigger)) > MOST_BYTES
+    """Return whether the trigger may fit into no message."""
+    keys = trigger.fairness_key, trigger.ordering_key or ""
+    return len(trigger.name) + sum(map(len, keys)) > MOST_TEXT

@@ -3,10 +3,12 @@ to date by what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Container, Iterable, Mapping
 from functools import lru_cache
 from typing import Generic, TypeVar
 
+from fairlead.engine.liveness import Expiry
 from fairlead.model import PartitionKey
 
 Value = TypeVar("Value")
@@ -37,6 +39,38 @@ def owners_of(leases: Mapping[str, str]) -> dict[PartitionKey, str]:
 def poller_lease(poller: str) -> str:
     """Return the name of the lease that elects the node of a poller."""
     return _POLLER + poller
+
+
+class Elections:
+    """Pollers that this node may run, and those for which it is elected, by their leases."""
+
+    def __init__(self, pollers: Iterable[str], expiry: Expiry) -> None:
+        """`expiry`: of the leases of this node."""
+        self._pollers = {poller_lease(poller): poller for poller in pollers}
+        self._expiry = expiry
+        self._elected: set[str] = set()
+        self.changed = asyncio.Event()
+        """Set whenever the elected pollers change."""
+
+    @property
+    def leases(self) -> list[str]:
+        """Leases of the pollers for which this node is elected."""
+        return [name for name, poller in self._pollers.items() if poller in self._elected]
+
+    def free(self, leases: Container[str]) -> list[str]:
+        """Return the leases of pollers that are not among these."""
+        return [name for name in self._pollers if name not in leases]
+
+    def is_elected(self, poller: str) -> bool:
+        """Return True while this node is elected to run the poller."""
+        return poller in self._elected and self._expiry.is_ahead()
+
+    def elect(self, held: Container[str]) -> None:
+        """Elect this node for the pollers of these leases."""
+        elected = {poller for name, poller in self._pollers.items() if name in held}
+        if elected != self._elected:
+            self._elected = elected
+            self.changed.set()
 
 
 class PartitionLeases(Generic[Value]):

@@ -110,6 +110,8 @@ class Silence:
         self._offsets: tuple[int, int] | None = None
         """Least and greatest possible offset of the store's clock from the monotonic clock, in
         microseconds, at the last heartbeat."""
+        self.has_begun = False
+        """Whether nodes were silent at the last heartbeat."""
         self.doubt()
 
     def doubt(self) -> None:
@@ -135,7 +137,9 @@ class Silence:
         time is that of the store's clock."""
         own = {each.heartbeat_at for each in nodes if each.node == node}
         late = max(own, default=0) - round(SILENT_SECONDS * MICROS)
-        return [each.node for each in nodes if each.heartbeat_at < late]
+        silent = [each.node for each in nodes if each.heartbeat_at < late]
+        self.has_begun = bool(silent)
+        return silent
 
     def can_judge(self, began: float) -> bool:
         """Return whether the silent nodes count as dead. `began`: monotonic seconds at which the

@@ -53,7 +53,6 @@ class Membership(SimplePart):
     def __init__(self, context: NodeContext, claimer: TaskClaimer) -> None:
         self._context = context
         self._node = context.name
-        self._store = context.cluster
         self._claimer = claimer
         self._settings = SettingsReader(context)
         self._served = sorted(queue.name for queue in context.served.queues)
@@ -69,8 +68,6 @@ class Membership(SimplePart):
         self._is_leaving = False
         self._report_clock_at = float("-inf")
         """Monotonic seconds of the next report of a clock that is off."""
-        self._saw_silent = False
-        """Whether the last heartbeat has seen nodes that are silent."""
         self._has_begun = False
         """Whether this node has registered."""
 
@@ -87,7 +84,7 @@ class Membership(SimplePart):
     async def keep_alive(self) -> None:
         """Send only the heartbeat, from any event loop. Raises StoreUnavailable."""
         began = self._context.heartbeats.now()
-        await self._store.heartbeat(self._node, self._context.clock.now())
+        await self._context.cluster.heartbeat(self._node, self._context.clock.now())
         self._context.heartbeats.extend(began, liveness.SILENT_SECONDS)
 
     async def leave(self) -> None:
@@ -113,12 +110,11 @@ class Membership(SimplePart):
         """Drop earlier starts of this node that hold no task. Raise StoreUnavailable."""
         if _MARK not in self._node:
             return
-        for record in await self._store.database.read(self._store.nodes()):
-            is_earlier = record.node != self._node and identity_of(record.node) == identity_of(
-                self._node
-            )
+        store, identity = self._context.cluster, identity_of(self._node)
+        for record in await store.database.read(store.nodes()):
+            is_earlier = record.node != self._node and identity_of(record.node) == identity
             if is_earlier and not await self._holds_tasks(record.node):
-                self._context.channel.announce(await self._store.drop_node(record.node))
+                self._context.channel.announce(await store.drop_node(record.node))
 
     async def _holds_tasks(self, node: str) -> bool:
         tasks = self._context.ports.tasks
@@ -132,12 +128,13 @@ class Membership(SimplePart):
             now += round(context.settings.restart_seconds * MICROS)
         elif self._is_leaving:
             queues = []
-        if self._registered != queues or not (seen := await self._store.heartbeat(self._node, now)):
+        store, node = context.cluster, self._node
+        if self._registered != queues or not (seen := await store.heartbeat(node, now)):
             names = sorted(context.served.handlers)
-            joined = await self._store.register_node(self._node, queues, names, now, self._facts)
+            joined = await store.register_node(node, queues, names, now, self._facts)
             context.channel.announce(joined)
             self._registered = queues
-            if not (seen := await self._store.heartbeat(self._node, now)):
+            if not (seen := await store.heartbeat(node, now)):
                 raise StoreUnavailable("another node has dropped this node just now")
         return seen
 
@@ -188,13 +185,14 @@ class Membership(SimplePart):
         """Return the nodes that have been silent for so long that they count as dead, by a new
         heartbeat if the last one has seen such nodes. Raises StoreUnavailable."""
         began = self._context.clock.monotonic()
-        return self._dead_among((await self._beat()).nodes, began) if self._saw_silent else []
+        if not self._silence.has_begun:
+            return []
+        return self._dead_among((await self._beat()).nodes, began)
 
     def _dead_among(self, nodes: Sequence[NodeRecord], began: float) -> Sequence[str]:
         """Return which nodes count as dead. `nodes`: read with the heartbeat of this node that
         began at `began` (monotonic seconds)."""
         silent = self._silence.among(nodes, self._node)
-        self._saw_silent = bool(silent)
         # A node that will restart sets its heartbeat ahead.
         can_judge = self.is_store_reachable and not self._is_leaving
         return silent if can_judge and self._silence.can_judge(began) else []

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 
 from fairlead.core.sharding.shares import Members, PartitionShares
 from fairlead.engine.context import NodeContext
-from fairlead.engine.leases import PartitionLeases, lease_of, poller_lease
+from fairlead.engine.leases import Elections, PartitionLeases, lease_of
 from fairlead.engine.liveness import RENEWALS
 from fairlead.engine.membership import identity_of
 from fairlead.errors import StoreUnavailable
@@ -42,20 +42,16 @@ class Ownership:
     def __init__(
         self,
         context: NodeContext,
-        pollers: Sequence[str],
+        elections: Elections,
         releasable: Callable[[Collection[PartitionKey]], Collection[PartitionKey]],
     ) -> None:
         """`releasable`: takes partitions beyond this node's share, returns those to release now.
         Called again for the others."""
         self._context = context
-        self._node = context.name
-        self._lease_seconds = context.settings.lease_seconds
-        self._coordinator = context.ports.coordinator
-        self._pollers = tuple(pollers)
+        self._elections = elections
         self._releasable = releasable
         self._is_leaving = False
         self._poked = asyncio.Event()
-        self._expiry = context.leases
         self._held: PartitionLeases[int] = PartitionLeases()
         """Range ids of the leases of this node."""
         self._leases: PartitionLeases[str] = PartitionLeases()
@@ -67,22 +63,28 @@ class Ownership:
         self._unreleased: set[str] = set()
         """Leases that this node may hold without owning them: their acquisition or release has not
         returned, or it failed."""
-        self._is_settled = False
-        """Whether this node owns what it held at the last renewal."""
         self.partitions: Mapping[str, int] = {}
         """Number of partitions of each served queue."""
-        self.shares = PartitionShares(identity_of(context.name), self._lease_seconds)
-        """Shares of this node; the membership sets their members."""
-        self._seen: tuple[Mapping[str, int], Members] = (self.partitions, self.shares.members)
-        """Partitions and members at the last renewal."""
+        self.shares = PartitionShares(identity_of(context.name), context.settings.lease_seconds)
+        """Shares of this node."""
+        self._changed: set[str] = set()
+        """Queues whose partitions or nodes changed since the last renewal."""
         self.owned: frozenset[PartitionKey] = frozenset()
-        self._elected: set[str] = set()
-        self.changed = asyncio.Event()
-        """Set whenever the elected pollers change."""
 
-    def is_elected(self, poller: str) -> bool:
-        """Return True while this node is elected to run the poller."""
-        return poller in self._elected and self._expiry.is_ahead()
+    def resize(self, partitions: Mapping[str, int]) -> bool:
+        """Set the numbers of partitions of these served queues; return whether any changed."""
+        changed = {queue for queue, _ in partitions.items() - self.partitions.items()}
+        if changed:
+            self.partitions = {**self.partitions, **partitions}
+            self._changed |= changed
+        return bool(changed)
+
+    def set_members(self, members: Members) -> bool:
+        """Set the living nodes; return whether they changed."""
+        before = self.shares.members
+        if is_changed := self.shares.set_members(members):
+            self._changed |= before.differing(members)
+        return is_changed
 
     def poke(self) -> None:
         """Renew now instead of at the next interval, because something changed in the cluster."""
@@ -90,13 +92,13 @@ class Ownership:
 
     async def run(self) -> None:
         """Renew the leases until cancelled."""
-        every = self._lease_seconds / RENEWALS
+        every, expiry = self._context.settings.lease_seconds / RENEWALS, self._context.leases
         while True:
             self._poked.clear()
             try:
                 # A shorter timeout would cancel a renewal that waits behind other requests.
                 async with (
-                    asyncio.timeout(max(every, self._expiry.at - self._now())),
+                    asyncio.timeout(max(every, expiry.at - expiry.now())),
                     self._round,
                 ):
                     await self.renew()
@@ -106,19 +108,17 @@ class Ownership:
 
     def drop_expired(self, error: str = "the process was stopped, or its machine") -> None:
         """Own nothing from now on if the leases have expired."""
-        if not self._expiry.is_ahead() and (self.owned or self._elected):
+        is_holding = bool(self.owned or self._elections.leases)
+        if is_holding and not self._context.leases.is_ahead():
             log.warning("leases ran out before a renewal", extra={"error": error})
             self._hold({})
-
-    def _now(self) -> float:
-        return self._expiry.now()
 
     async def stop(self) -> None:
         """Release all leases. This part stops after the runs: no task of an ordered queue runs here
         when its lease is released, so two nodes never run one ordering key at once."""
         self._is_leaving = True
         try:
-            async with asyncio.timeout(self._lease_seconds):
+            async with asyncio.timeout(self._context.settings.lease_seconds):
                 async with self._round:  # it may have acquired leases just now
                     await self.release_all()
         except (StoreUnavailable, TimeoutError) as error:
@@ -129,20 +129,20 @@ class Ownership:
 
     async def renew(self) -> None:
         """Do one round: renew, acquire, release."""
-        began = self._now()
-        held = await self._coordinator.renew(self._node, self._lease_seconds)
+        began = self._context.leases.now()
+        held = await self._renew()
         if self._is_leaving:
-            self._expiry.extend(began, self._lease_seconds)
+            self._extend(began)
             self._held.replace(held)
             self._own(self.owned & self._held.keys | self._assigned_by_channel())
             return
-        leases = await self._coordinator.owners(at_renewal=True)
-        self._open |= self._held.replace(held) | self._leases.replace(leases) | self._changed()
-        leases_of_pollers = map(poller_lease, self._pollers)
-        free_pollers = [name for name in leases_of_pollers if name not in leases]
-        is_settled = self._is_settled and self._elected == self._pollers_of(held)
-        if is_settled and not self._open and not free_pollers:
-            self._expiry.extend(began, self._lease_seconds)
+        leases = await self._context.ports.coordinator.owners(at_renewal=True)
+        self._open |= self._held.replace(held) | self._leases.replace(leases) | self._changed
+        self._changed = set()
+        free_pollers = self._elections.free(leases)
+        if not self._open and not free_pollers:
+            self._extend(began)
+            self._hold(held)
             return
         excess = await self._excess(began)
         if self._is_leaving:
@@ -159,24 +159,19 @@ class Ownership:
         wanted = await self._wanted(began)
         if self._is_leaving:
             return
-        self._expiry.extend(began, self._lease_seconds)
+        self._extend(began)
         self._hold(held)
         await self._acquire(free_pollers + [lease_of(key) for key in wanted], held, leases)
         waiting = {queue for queue in self._open if self.shares.may_change(queue, began)}
         missed = [key for key in wanted if key not in self._held.keys]
         self._open = waiting.union(key.queue for key in (*excess, *missed))
-        self._is_settled = True
 
-    def _changed(self) -> set[str]:
-        """Return the served queues whose partitions or nodes changed since the last call."""
-        (partitions, members), seen = self._seen, (self.partitions, self.shares.members)
-        changed = set[str]()
-        if seen[0] is not partitions:
-            changed |= {queue for queue, _ in seen[0].items() ^ partitions.items()}
-        if seen[1] is not members:
-            changed |= seen[1].differing(members)
-        self._seen = seen
-        return changed
+    async def _renew(self) -> Mapping[str, int]:
+        context = self._context
+        return await context.ports.coordinator.renew(context.name, context.settings.lease_seconds)
+
+    def _extend(self, began: float) -> None:
+        self._context.leases.extend(began, self._context.settings.lease_seconds)
 
     async def _each(
         self, queues: Collection[str]
@@ -207,26 +202,27 @@ class Ownership:
     ) -> None:
         """Acquire these leases besides those held, and own their partitions. `leases`: owners of
         all leases."""
+        node, seconds = self._context.name, self._context.settings.lease_seconds
         for first in range(0, len(names), MOST_AT_ONCE):
             some = names[first : first + MOST_AT_ONCE]
             self._unreleased.update(some)
-            won = await self._coordinator.acquire(some, self._node, self._lease_seconds)
+            won = await self._context.ports.coordinator.acquire(some, node, seconds)
             self._unreleased.difference_update(some)
             if self._is_leaving:
                 await self._release([*won])
                 return
             held = {**held, **won}
-            leases = {**leases, **dict.fromkeys(won, self._node)}
+            leases = {**leases, **dict.fromkeys(won, node)}
             self._hold(held)
             self._leases.replace(leases)  # so that the next round finds no change
 
     async def keep_alive(self) -> None:
         """Only renew the leases, from any event loop. Raises StoreUnavailable."""
-        began = self._now()
-        held = await self._coordinator.renew(self._node, self._lease_seconds)
+        began = self._context.leases.now()
+        held = await self._renew()
         owned = {lease_of(key) for key in self.owned if not self._is_assigned_by_channel(key.queue)}
-        if owned | set(map(poller_lease, self._elected)) <= held.keys():
-            self._expiry.extend(began, self._lease_seconds)
+        if owned.union(self._elections.leases) <= held.keys():
+            self._extend(began)
 
     async def release_all(self, but: Collection[str] = ()) -> None:
         """Release all leases at once, so that other nodes need not wait for them to expire.
@@ -241,20 +237,21 @@ class Ownership:
             for key in self.owned - kept
             if not self._is_assigned_by_channel(key.queue)
         ]
-        names += map(poller_lease, self._elected)
+        names += self._elections.leases
         names += self._unreleased.difference(map(lease_of, kept))
         await self._context.events.on_releasing(self.owned - kept)
-        self._elect(())
+        self._elections.elect(())
         self._own(kept)
         if names:
             await self._release(names)
 
     async def release_of(self, dead: Collection[str]) -> None:
         """Release the leases of nodes that are certainly dead. Raises StoreUnavailable."""
+        coordinator = self._context.ports.coordinator
         for node in dead:
-            leases = await self._coordinator.owners()
+            leases = await coordinator.owners()
             names = [name for name, owner in leases.items() if owner == node]
-            if names and (released := await self._coordinator.release(names, node)) is not None:
+            if names and (released := await coordinator.release(names, node)) is not None:
                 self._context.channel.announce(released)
         self.poke()
 
@@ -273,7 +270,7 @@ class Ownership:
 
     async def _release(self, names: Sequence[str]) -> None:
         self._unreleased.update(names)
-        notification = await self._coordinator.release(names, self._node)
+        notification = await self._context.ports.coordinator.release(names, self._context.name)
         self._unreleased.difference_update(names)
         if notification is not None:
             self._context.channel.announce(notification)
@@ -289,25 +286,14 @@ class Ownership:
             return frozenset()
         return frozenset(key for key in self.owned if self._is_assigned_by_channel(key.queue))
 
-    def _pollers_of(self, held: Collection[str]) -> set[str]:
-        return {poller for poller in self._pollers if poller_lease(poller) in held}
-
     def _hold(self, held: Mapping[str, int]) -> None:
         """Own what these leases are on."""
         self._held.replace(held)
-        self._elect(held)
+        self._elections.elect(held)
         self._own(self._assigned_by_channel() | self._held.keys)
-
-    def _elect(self, held: Collection[str]) -> None:
-        elected = self._pollers_of(held)
-        if elected != self._elected:
-            self._is_settled = False
-            self._elected = elected
-            self.changed.set()
 
     def _own(self, owned: frozenset[PartitionKey]) -> None:
         if owned != self.owned:
-            self._is_settled = False
             named = sorted(f"{q}/{p}" for q, p in owned) if len(owned) <= _MOST_LOGGED else []
             log.info("partitions changed", extra={"count": len(owned), "owned": named})
             self.owned = owned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
@@ -45,6 +46,8 @@ class Partitions:
         self._read: dict[PartitionKey, dict[int, int]] = {}
         """Partitions that the channel reads, with the position by priority."""
         self._has_joined = False
+        self._moved: set[PartitionKey] = set()
+        """Partitions whose channel positions changed, and that are not read on yet."""
 
     async def run(self) -> None:
         """Return at once: ownership assigns and releases partitions by events."""
@@ -65,11 +68,7 @@ class Partitions:
 
     def resize(self, partitions: Mapping[str, int]) -> None:
         """Set the numbers of partitions of these served queues."""
-        known = self._ownership.partitions
-        if partitions.items() <= known.items():
-            return
-        self._ownership.partitions = {**known, **partitions}
-        if self._has_joined:
+        if self._ownership.resize(partitions) and self._has_joined:
             self.join()
 
     def join(self) -> None:
@@ -99,9 +98,19 @@ class Partitions:
         self._owned = owned
         self._ordered.assign(owned)
         self._intake.assign(owned)
-        self.read_on(changed)
+        self._read_on(changed)
 
-    def read_on(self, changed: Collection[PartitionKey]) -> None:
+    def on_positions_changed(self, key: PartitionKey) -> None:
+        """Have the channel read on, once for all partitions that change now."""
+        if not self._moved:
+            asyncio.get_running_loop().call_soon(self._read_moved)
+        self._moved.add(key)
+
+    def _read_moved(self) -> None:
+        moved, self._moved = self._moved, set()
+        self._read_on(moved)
+
+    def _read_on(self, changed: Collection[PartitionKey]) -> None:
         """Have the channel read the owned ones of these partitions, and no longer the others: those
         with a stored backlog after it is taken over, the others at once."""
         for key in changed:

@@ -12,8 +12,8 @@ from fairlead.clock import MICROS, Clock
 from fairlead.core.batches import BatchSize
 from fairlead.engine import liveness
 from fairlead.engine.context import NodeContext
+from fairlead.engine.leases import Elections
 from fairlead.engine.lifecycle import SimplePart
-from fairlead.engine.ownership import Ownership
 from fairlead.engine.poller import Poller
 from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
@@ -57,29 +57,25 @@ class Gauges(SimplePart):
 class ElectedPollers(SimplePart):
     """Pollers of a node, each active while this node is elected for it."""
 
-    def __init__(self, pollers: Mapping[str, Poller], ownership: Ownership) -> None:
-        self._pollers = pollers
-        self._ownership = ownership
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of the pollers, in their order."""
-        return [*self._pollers]
+    def __init__(self, pollers: Mapping[str, Poller], elections: Elections) -> None:
+        self.by_name = pollers
+        self.elections = elections
 
     def poke(self, name: str) -> None:
-        """Begin the next round of one poller now."""
-        self._pollers[name].poke()
+        """Begin the next round of a poller now, if this node has it."""
+        if (poller := self.by_name.get(name)) is not None:
+            poller.poke()
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        changed, is_elected = self._ownership.changed, self._ownership.is_elected
+        changed, is_elected = self.elections.changed, self.elections.is_elected
         elected: set[str] = set()
         async with asyncio.TaskGroup() as group:
-            for poller in self._pollers.values():
+            for poller in self.by_name.values():
                 group.create_task(poller.run(is_elected))
             while True:
                 changed.clear()
-                before, elected = elected, {*filter(is_elected, self._pollers)}
+                before, elected = elected, {*filter(is_elected, self.by_name)}
                 for name in elected - before:
                     # Tasks may have waited since the death of the node elected before.
                     self.poke(name)

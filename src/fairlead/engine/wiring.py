@@ -6,7 +6,6 @@ claimers -> executors -> completion
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
 from fairlead.clock import Clock
@@ -32,6 +31,7 @@ from fairlead.engine.helping import Helping
 from fairlead.engine.incidents import IncidentDelivery, IncidentReports
 from fairlead.engine.intake import Intake
 from fairlead.engine.lanes import Lanes
+from fairlead.engine.leases import Elections
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.look_ahead import LookAhead, Rebalances
@@ -68,10 +68,7 @@ class NodeParts:
         clock: Clock,
         observer: Observer,
     ) -> None:
-        self._moved: set[PartitionKey] = set()
-        """Partitions whose channel positions changed, and that are not read on yet."""
         ledger = SlotLedger(settings.concurrency)
-        self._has_tasks = ports.tasks is not None
         notes = _notes_writer(settings.name, ports.tasks, clock)
         context = self.context = NodeContext(
             settings=settings,
@@ -119,16 +116,17 @@ class NodeParts:
         )
         own = self._rounds.all()
         self.deaths = Deaths(context, self._on_dead)
-        self.delivery = IncidentDelivery(
+        delivery = IncidentDelivery(
             ports.cluster.incidents, observer, clock, served.on_incident, served.incident_timeout
         )
-        own.append(Poller("incidents", settings.intervals.incidents, self.delivery.round))
+        own.append(Poller("incidents", settings.intervals.incidents, delivery.round))
         self.incident_reports = IncidentReports(
             ports.cluster.incidents, clock, lambda: self.pollers.poke("incidents")
         )
         pollers = {poller.name: poller for poller in [*served.pollers, *own]}
-        self.ownership = Ownership(context, [*pollers], self.ordered.releasable)
-        self.pollers = ElectedPollers(pollers, self.ownership)
+        elections = Elections(pollers, context.leases)
+        self.ownership = Ownership(context, elections, self.ordered.releasable)
+        self.pollers = ElectedPollers(pollers, elections)
         self.partitions = Partitions(
             context,
             self.ownership,
@@ -155,7 +153,7 @@ class NodeParts:
             self.deaths,
             self.incident_reports,
             self.pollers,
-            self.delivery,
+            delivery,
             *served.periodic,
             *([] if notes is None else [notes]),
             Deadlines(context),
@@ -183,7 +181,7 @@ class NodeParts:
         alone = frozenset([identity_of(self.context.name)])
         self.membership.begin_later()
         self.partitions.resize(ordered)
-        self.ownership.shares.set_members(Members(dict.fromkeys(ordered, alone)))
+        self.ownership.set_members(Members(dict.fromkeys(ordered, alone)))
 
     # events from part to part ---------------------------------------------------------------
 
@@ -199,7 +197,7 @@ class NodeParts:
         if notification.is_empty:
             self.ordering.poke()
         self.ordering.on_finished(notification.finished)
-        if self._has_tasks and (notification.due is not None or notification.is_empty):
+        if notification.due is not None or notification.is_empty:
             self.pollers.poke("due")
         if notification.log or notification.is_empty:
             self.ordered.poke()
@@ -247,13 +245,7 @@ class NodeParts:
         self.intake.drop(triggers)
 
     def on_positions_changed(self, key: PartitionKey) -> None:
-        if not self._moved:  # once for all partitions that change now
-            asyncio.get_running_loop().call_soon(self._read_on)
-        self._moved.add(key)
-
-    def _read_on(self) -> None:
-        moved, self._moved = self._moved, set()
-        self.partitions.read_on(moved)
+        self.partitions.on_positions_changed(key)
 
     def on_settled(self, executions: Sequence[Execution]) -> None:
         self.runs.settled(executions)
@@ -289,7 +281,7 @@ class NodeParts:
     def on_view(self, view: View) -> None:
         self.partitions.resize({queue: found.partitions for queue, found in view.queues.items()})
         self.controls.apply(view)
-        if self.ownership.shares.set_members(view.members):
+        if self.ownership.set_members(view.members):
             self.ownership.poke()
             self.granting.on_nodes_changed(frozenset().union(*view.members.by_queue.values()))
         self.deaths.on_nodes(view.present)
