@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Literal
 from unittest.mock import AsyncMock
 
@@ -16,7 +17,7 @@ from fairlead import (
 )
 from fairlead.engine.liveness import HEARTBEAT_SECONDS, SILENT_SECONDS
 from fairlead.engine.pollers import Pollers
-from fairlead.engine.settings import Intervals
+from fairlead.engine.settings import Intervals, NodeSettings
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import Claim
@@ -29,15 +30,16 @@ pytestmark = pytest.mark.virtual_time
 
 
 def pollers(app: App, announce: Callable[[Notification], None]) -> Pollers:
-    return Pollers(
-        app.store,
-        announce,
-        Silent(),
-        app.clock,
-        Intervals(),
-        lambda reports: None,
-        silent_nodes=AsyncMock(),
+    context = SimpleNamespace(
+        cluster=app.store,
+        ports=SimpleNamespace(tasks=app.store),
+        channel=SimpleNamespace(announce=announce),
+        observer=Silent(),
+        clock=app.clock,
+        settings=NodeSettings(name="here"),
+        events=SimpleNamespace(on_incidents=lambda reports: None),
     )
+    return Pollers(context, silent_nodes=AsyncMock())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("what", ["resume", "error", "ignore"])

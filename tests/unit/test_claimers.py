@@ -10,7 +10,6 @@ from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.execution import Execution
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.pollers import Pollers
-from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
 from fairlead.model import ClaimedTask
 from fairlead.ports.observer import Silent
@@ -96,15 +95,12 @@ async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_o
 
 async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_smaller() -> None:
     store = Limited(100)
-    pollers = Pollers(
-        store,  # type: ignore[arg-type]
-        lambda notification: None,
-        Silent(),
-        VirtualClock(),
-        Intervals(),
-        lambda reports: None,
-        None,  # type: ignore[arg-type]
+    context = SimpleNamespace(
+        ports=SimpleNamespace(tasks=store),
+        channel=SimpleNamespace(announce=lambda notification: None),
+        clock=VirtualClock(),
     )
+    pollers = Pollers(context, None)  # type: ignore[arg-type]
     assert await pollers.due() is None
     assert store.rows == 0
     assert sum(size > 100 for size in store.sizes) <= 6

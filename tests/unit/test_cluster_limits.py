@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from fairlead.core.limits.permits import DRIFT
 from fairlead.core.limits.sharded_permits import Permits, held_permits
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.engine.cluster_limits import ClusterLimits
+from fairlead.engine.settings import NodeSettings
 from fairlead.errors import ConfigurationError
 from fairlead.model import Trigger
 from tests.builders import trigger
@@ -296,7 +298,13 @@ def test_permits_of_a_dead_node_are_free_when_its_runs_and_windows_are_over(
 
 
 def limits() -> ClusterLimits:
-    return ClusterLimits("me", None, None, SYSTEM_CLOCK)  # type: ignore[arg-type]
+    context = SimpleNamespace(
+        name="me",
+        clock=SYSTEM_CLOCK,
+        settings=NodeSettings(name="me"),
+        ports=SimpleNamespace(presence=None),
+    )
+    return ClusterLimits(context)  # type: ignore[arg-type]
 
 
 def test_one_limit_of_two_queues_needs_a_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ class Run(Protocol):
 _run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class CurrentTask:
     """Properties of a run that its handler may use. `connection` is set only in transactional
     handlers. `context` is this run's own copy: the handler and its log lines see what an
@@ -33,65 +35,26 @@ class CurrentTask:
     version of the task, greater for each run of the task. A system that refuses a token below the
     greatest it has seen (for the ordering key, or for the task) refuses a worker that lost it."""
 
-    __slots__ = (
-        "_cancelled",
-        "_ready_at",
-        "_started_at",
-        "attempt",
-        "cancel_reason",
-        "connection",
-        "context",
-        "deadline",
-        "fairness_key",
-        "fence",
-        "id",
-        "name",
-        "notes",
-        "notifications",
-        "priority",
-        "queue",
-        "tries",
-        "version",
-    )
-
-    # More than seven parameters: the fields of one record, made once for each run; an object around
-    # them would slow down every run.
-    def __init__(
-        self,
-        id: str,
-        name: str,
-        queue: str,
-        version: int,
-        attempt: int,
-        tries: int,
-        priority: int,
-        fairness_key: str,
-        context: dict[str, str],
-        deadline: datetime | None,
-        ready_at: int,
-        started_at: int,
-        fence: int,
-        notes: Notes,
-    ) -> None:
-        """`ready_at`, `started_at`: microseconds since the epoch."""
-        self.notes = notes
-        self.id = id
-        self.name = name
-        self.queue = queue
-        self.version = version
-        self.fence = fence
-        self.attempt = attempt
-        self.tries = tries
-        self.priority = priority
-        self.fairness_key = fairness_key
-        self.context = context
-        self.deadline = deadline
-        self.connection: Any = None
-        self.notifications: list[Any] = []
-        self._ready_at = ready_at
-        self._started_at = started_at
-        self.cancel_reason: str | None = None
-        self._cancelled: threading.Event | None = None
+    id: str
+    name: str
+    queue: str
+    version: int
+    attempt: int
+    tries: int
+    priority: int
+    fairness_key: str
+    context: dict[str, str]
+    deadline: datetime | None
+    _ready_at: int
+    """Microseconds since the epoch."""
+    _started_at: int
+    """Microseconds since the epoch."""
+    fence: int
+    notes: Notes
+    connection: Any = None
+    notifications: list[Any] = field(default_factory=list)
+    cancel_reason: str | None = None
+    _cancelled: threading.Event | None = None
 
     @property
     def ready_at(self) -> datetime:

@@ -7,6 +7,7 @@ import logging
 import threading
 import traceback
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -86,53 +87,27 @@ class RunLog:
             return tuple(self._lines), self._dropped
 
 
+@dataclass(slots=True, eq=False)
 class Notes:
     """Notes of one run. Its handler and the engine share them, in several threads."""
 
-    __slots__ = (
-        "attempt",
-        "checkpoint",
-        "child_lines",
-        "id",
-        "is_cut",
-        "is_transactional",
-        "limit",
-        "log",
-        "progress",
-        "reporter",
-        "version",
-        "written",
-    )
-
-    # More than seven parameters: the fields of one record, made for each run.
-    def __init__(
-        self,
-        id: str,
-        version: int,
-        attempt: int,
-        *,
-        checkpoint: bytes | None,
-        limit: int,
-        reporter: Reporter | None,
-        is_transactional: bool = False,
-        keeps_log: bool = False,
-    ) -> None:
-        """`reporter`: None for a task whose store keeps no notes."""
-        self.id = id
-        self.version = version
-        self.attempt = attempt
-        self.checkpoint = checkpoint
-        self.limit = limit
-        self.reporter = reporter
-        self.is_transactional = is_transactional
-        self.log = RunLog() if keeps_log else None
-        self.progress: Progress | None = None
-        self.is_cut = False
-        """Whether a note of a progress was too long."""
-        self.written: Progress | None = None
-        """Last progress that the store has."""
-        self.child_lines: tuple[tuple[LogLine, ...], int] | None = None
-        """Log of the run in its child process."""
+    id: str
+    version: int
+    attempt: int
+    checkpoint: bytes | None
+    limit: int
+    """Maximum number of bytes of a checkpoint."""
+    reporter: Reporter | None
+    """None for a task whose store keeps no notes."""
+    is_transactional: bool = False
+    log: RunLog | None = None
+    progress: Progress | None = None
+    is_cut: bool = False
+    """Whether a note of a progress was too long."""
+    written: Progress | None = None
+    """Last progress that the store has."""
+    child_lines: tuple[tuple[LogLine, ...], int] | None = None
+    """Log of the run in its child process."""
 
     def report(self, done: float, total: float | None, note: str | None) -> None:
         """Note the progress of the run; cut a note that is too long. Raises InvalidTask,

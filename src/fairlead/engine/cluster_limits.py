@@ -17,7 +17,6 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from fairlead.clock import Clock
 from fairlead.core.limits.cluster_limits import AnyLimit, ClusterWide, OnNode, needs_permits
 from fairlead.core.limits.limits import ConcurrencyPolicy, PerNode
 from fairlead.core.limits.permits import STOP_AT
@@ -31,8 +30,7 @@ from fairlead.core.limits.sharded_permits import (
 )
 from fairlead.declare.handler import Handler
 from fairlead.declare.queue import Queue
-from fairlead.engine.context import NodeEvents
-from fairlead.engine.liveness import PERMIT_SECONDS
+from fairlead.engine.context import NodeContext
 from fairlead.engine.watchdog import Watchdog
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pauses import event_or_pause
@@ -120,27 +118,18 @@ class ClusterLimits:
     and `leave` after the last run."""
 
     def __init__(
-        self,
-        node: str,
-        coordinator: Coordinator,
-        events: NodeEvents,
-        clock: Clock,
-        children: Callable[[], Collection[int]] | None = None,
-        presence: Presence | None = None,
-        ttl: float = PERMIT_SECONDS,
+        self, context: NodeContext, children: Callable[[], Collection[int]] | None = None
     ) -> None:
         """`children`: returns the ids of the processes that run handlers for this process; None if
-        there are none. `ttl`: seconds until permits expire."""
-        self._node = node
-        self._coordinator = coordinator
-        self._events = events
-        self._clock = clock
+        there are none."""
+        self._context = context
+        self._clock = context.clock
+        self._ttl = context.settings.permit_seconds
         self._children = children
-        self._presence = presence
+        presence = context.ports.presence
         is_certain = presence is not None and not presence.confirm_seconds
         self._ends_at_once = is_certain and children is None
         """Whether a free lock of this node proves that its runs have ended."""
-        self._ttl = ttl
         self._dead: set[str] = set()
         self._limits: dict[str, _Limit] = {}
         self._per_node: dict[int, ConcurrencyPolicy] = {}
@@ -178,7 +167,7 @@ class ClusterLimits:
                 f"two cluster-wide limits are named {name!r}: choose another name= for one of them"
             )
         permits = Permits(
-            self._node,
+            self._context.name,
             self._ttl,
             declared.linger,
             busy=lambda is_busy: self.guard(),
@@ -274,7 +263,7 @@ class ClusterLimits:
         with_room = await self._follow(limit, steps)
         self.guard()
         if with_room:
-            self._events.on_freed(limit.policy.limits_of(with_room))
+            self._context.events.on_freed(limit.policy.limits_of(with_room))
 
     async def keep_alive(self) -> None:
         """Only renew the permits in use, from any event loop. Raises StoreUnavailable."""
@@ -286,7 +275,8 @@ class ClusterLimits:
                         self.guard()
 
     async def _follow(self, limit: _Limit, steps: LedgerSteps[T]) -> T:
-        return await follow(self._coordinator, limit.name, steps, self._presence, self._dead)
+        ports = self._context.ports
+        return await follow(ports.coordinator, limit.name, steps, ports.presence, self._dead)
 
     # when permits end -----------------------------------------------------------------------------
 
@@ -306,7 +296,7 @@ class ClusterLimits:
                         limit.stopped_for = until
                         fields = {"limit": limit.name, "runs": limit.permits.running}
                         log.error("runs are stopped because their permits expire", extra=fields)
-                    self._events.on_permits_lost(limit.policy)
+                    self._context.events.on_permits_lost(limit.policy)
             await self._clock.sleep(self._ttl / 60)
 
     async def _restart_watchdog(self, watchdog: Watchdog) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from fairlead.batch_writer import BatchWriter, Refusal, Write
 from fairlead.engine.context import NodeContext
@@ -31,16 +32,14 @@ _MOST_SHOWN = 20
 """Unwritten tasks that a stopping node names."""
 
 
+@dataclass(slots=True, eq=False)
 class End:
     """The end of a run on its way to the store."""
 
-    __slots__ = ("execution", "finish", "is_tried")
-
-    def __init__(self, execution: Execution, finish: Finish) -> None:
-        self.execution = execution
-        self.finish = finish
-        self.is_tried = False
-        """Whether an earlier write of the end may have succeeded."""
+    execution: Execution
+    finish: Finish
+    is_tried: bool = False
+    """Whether an earlier write of the end may have succeeded."""
 
 
 class Completion:

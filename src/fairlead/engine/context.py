@@ -145,10 +145,8 @@ class NodeEvents(Protocol):
         """Limits have room again."""
 
     def on_claim_unknown(self) -> None:
-        """The result of a claim was lost: this node may hold tasks it does not know of."""
-
-    def on_server_replaced(self) -> None:
-        """Another server of the store responds, or it restarted: it may have lost completions."""
+        """The result of a claim was lost, or another server of the store responds, which may have
+        lost completions: this node may hold tasks that it does not know of."""
 
     def on_runnable(self, triggers: Sequence[Trigger]) -> None:
         """The store returned triggers of an ordering key that may run next."""
@@ -174,14 +172,8 @@ class NodeEvents(Protocol):
     def on_not_held(self, trigger: Trigger) -> None:
         """A task was claimed, and did not start: other nodes may have it by now."""
 
-    def on_overdue(self, execution: Execution) -> None:
-        """A run exceeded its timeout, or continues long after it was stopped for that."""
-
     def on_permits_lost(self, policy: ConcurrencyPolicy) -> None:
         """The permits of a limit expired: runs that use them must stop."""
-
-    def on_taken_away(self, executions: Sequence[Execution]) -> None:
-        """The store gave the tasks of these runs to other nodes, or ended them."""
 
     def on_owned(self, owned: frozenset[PartitionKey]) -> None:
         """The node owns exactly these partitions from now on."""

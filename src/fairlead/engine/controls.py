@@ -65,7 +65,7 @@ class SettingsReader:
         StoreUnavailable; the next call then goes on from there."""
         if mark.server != self._server:
             if self._server:  # empty until a queue is registered
-                self._context.events.on_server_replaced()
+                self._context.events.on_claim_unknown()
             self._server = mark.server
         if mark != self._mark:
             await self._read_changes()

@@ -10,6 +10,7 @@ from fairlead.clock import MICROS
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.runs import Runs
 from fairlead.model import IncidentKind, IncidentReport
 
 log = logging.getLogger("fairlead.deadlines")
@@ -30,8 +31,9 @@ class Deadlines(SimplePart):
     for each run that takes longer than its `max_stuck`; the pollers resume or fail the task, if its
     policy says so."""
 
-    def __init__(self, context: NodeContext) -> None:
+    def __init__(self, context: NodeContext, runs: Runs) -> None:
         self._context = context
+        self._runs = runs
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -66,7 +68,7 @@ class Deadlines(SimplePart):
                 "a handler ignores its timeout; its attempt ends, and its slot stays taken",
                 extra={"task_id": execution.claimed.id, "task_name": execution.trigger.name},
             )
-        self._context.events.on_overdue(execution)
+        self._runs.overdue(execution)
 
     def _check_stuck(self, running: Sequence[Execution], now: float) -> None:
         """Report the runs that are stuck, each once. `now`: monotonic seconds."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +13,7 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.core.payload import unpack
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import Handler
-from fairlead.declare.notes import Notes, Reporter
+from fairlead.declare.notes import Notes, Reporter, RunLog
 from fairlead.errors import FairleadError, UnknownTask
 from fairlead.model import ClaimedTask, RunNotes, Trigger
 
@@ -33,70 +34,42 @@ class Superseded(FairleadError):
     transactional handler wrote is rolled back."""
 
 
+@dataclass(slots=True, eq=False)
 class Execution:
-    """One run of a claimed task. `handler` is None when no handler of its name is registered."""
+    """One run of a claimed task."""
 
-    __slots__ = (
-        "_current",
-        "cancel_reason",
-        "claimed",
-        "deadline",
-        "expires_at",
-        "handler",
-        "holds_slot",
-        "interrupt",
-        "is_abandoned",
-        "is_beginning",
-        "is_done",
-        "is_held",
-        "is_refused",
-        "is_running",
-        "reporter",
-        "started_at",
-        "stuck_at",
-        "trigger",
-    )
-
-    def __init__(
-        self,
-        trigger: Trigger,
-        claimed: ClaimedTask,
-        handler: Handler | None,
-        holds_slot: bool = True,
-        reporter: Reporter | None = None,
-        is_held: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """`reporter`: takes the notes of the run; None for a task of an ordered queue. `is_held`:
-        returns whether no other node can have the task."""
-        self.trigger = trigger
-        self.claimed = claimed
-        self.handler = handler
-        self.reporter = reporter
-        self.holds_slot = holds_slot
-        """False if a concurrency policy raised for the task: the claim only records the failed
-        attempt."""
-        self.is_held = is_held
-        self.is_running = False
-        self.is_beginning = False
-        """Whether the run waits for the transaction of its handler, which has not been called."""
-        self.is_done = False
-        """Whether the task is DONE after this run."""
-        self.is_refused = False
-        """Whether the store refuses the end of this run, which is tried again."""
-        self.is_abandoned = False
-        """True when the end of the run is written although its handler still runs. The result of
-        that handler is dropped."""
-        self.started_at: int | None = None
-        self.deadline: int | None = None
-        """Instant at which the run is stopped, in microseconds since the epoch."""
-        self.expires_at: float | None = None
-        """The deadline in monotonic seconds, once the deadline has been checked."""
-        self.stuck_at: float | None = None
-        """Monotonic seconds after which the run is reported as stuck, once it has been checked."""
-        self.cancel_reason: CancelReason | None = None
-        self.interrupt: Callable[[], object] | None = None
-        """Interrupts the handler; None while nothing can interrupt it, as in a thread."""
-        self._current: CurrentTask | None = None
+    trigger: Trigger
+    claimed: ClaimedTask
+    handler: Handler | None
+    """None when no handler of its name is registered."""
+    holds_slot: bool = True
+    """False if a concurrency policy raised for the task: the claim only records the failed
+    attempt."""
+    reporter: Reporter | None = None
+    """Takes the notes of the run; None for a task of an ordered queue."""
+    is_held: Callable[[], bool] = lambda: True
+    """Returns whether no other node can have the task."""
+    is_running: bool = False
+    is_beginning: bool = False
+    """Whether the run waits for the transaction of its handler, which has not been called."""
+    is_done: bool = False
+    """Whether the task is DONE after this run."""
+    is_refused: bool = False
+    """Whether the store refuses the end of this run, which is tried again."""
+    is_abandoned: bool = False
+    """True when the end of the run is written although its handler still runs. The result of that
+    handler is dropped."""
+    started_at: int | None = None
+    deadline: int | None = None
+    """Instant at which the run is stopped, in microseconds since the epoch."""
+    expires_at: float | None = None
+    """The deadline in monotonic seconds, once the deadline has been checked."""
+    stuck_at: float | None = None
+    """Monotonic seconds after which the run is reported as stuck, once it has been checked."""
+    cancel_reason: CancelReason | None = None
+    interrupt: Callable[[], object] | None = None
+    """Interrupts the handler; None while nothing can interrupt it, as in a thread."""
+    _current: CurrentTask | None = None
 
     def start(self, now: int) -> None:
         """Record the start of the run. Raise Superseded if it was stopped before, or if other
@@ -157,7 +130,7 @@ class Execution:
             limit=0 if handler is None else handler.checkpoint_limit,
             reporter=self.reporter,
             is_transactional=handler is not None and handler.transactional,
-            keeps_log=handler is not None and handler.keep_log,
+            log=RunLog() if handler is not None and handler.keep_log else None,
         )
 
     @property

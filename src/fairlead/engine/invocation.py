@@ -12,6 +12,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from dataclasses import dataclass
 from typing import Any
 
 from fairlead.declare.current import CurrentTask
@@ -27,13 +28,11 @@ from fairlead.ports.statements import Database
 from fairlead.ports.task_store import Completed
 
 
+@dataclass(frozen=True)
 class Committed:
     """Result of a transactional handler whose completion is already in the store."""
 
-    __slots__ = ("finish",)
-
-    def __init__(self, finish: Finish) -> None:
-        self.finish = finish
+    finish: Finish
 
 
 class Invocation:

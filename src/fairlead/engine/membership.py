@@ -16,6 +16,7 @@ from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.context import NodeContext, View
 from fairlead.engine.controls import SettingsReader
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.runs import Runs
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import IncidentKind, IncidentReport
 from fairlead.pauses import event_or_pause
@@ -50,10 +51,11 @@ def identity_of(node: str) -> str:
 class Membership(SimplePart):
     """Send heartbeats, find nodes that are silent, and claimed tasks that this node has lost."""
 
-    def __init__(self, context: NodeContext, claimer: TaskClaimer) -> None:
+    def __init__(self, context: NodeContext, claimer: TaskClaimer, runs: Runs) -> None:
         self._context = context
         self._node = context.name
         self._claimer = claimer
+        self._runs = runs
         self._settings = SettingsReader(context)
         self._served = sorted(queue.name for queue in context.served.queues)
         self._facts = NodeFacts(context.settings.concurrency, VERSION, platform.python_version())
@@ -250,6 +252,6 @@ class Membership(SimplePart):
             kept = await self._context.store.still_held(self._node, ids)
             if lost := [each for each in held if each.claimed.id not in kept]:
                 # This node ended some of these itself, and may run their tasks again already.
-                self._context.events.on_taken_away(lost)
+                self._runs.taken_away(lost)
         # Not before: no run of a task that was lost meanwhile may start.
         self._context.heartbeats.extend(sent_at, liveness.SILENT_SECONDS)

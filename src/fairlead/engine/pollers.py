@@ -8,20 +8,16 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from fairlead.clock import MICROS, Clock
+from fairlead.clock import MICROS
 from fairlead.core.batches import BatchSize
 from fairlead.engine import liveness
 from fairlead.engine.context import NodeContext
 from fairlead.engine.leases import Elections
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.poller import Poller
-from fairlead.engine.settings import Intervals
 from fairlead.errors import BatchTooLarge
 from fairlead.model import IncidentKind, IncidentReport, TaskRecord
 from fairlead.ordered.queues import OrderedQueues
-from fairlead.ports.notification import Notification
-from fairlead.ports.observer import Observer
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.task_store import TaskStore, Woken
 
 T = TypeVar("T")
@@ -86,24 +82,13 @@ class Pollers:
     """Rounds of the engine's own pollers."""
 
     def __init__(
-        self,
-        cluster: OrderedStore,
-        announce: Callable[[Notification], None],
-        observer: Observer,
-        clock: Clock,
-        intervals: Intervals,
-        report: Callable[[Sequence[IncidentReport]], None],
-        silent_nodes: Callable[[], Awaitable[Sequence[str]]],
+        self, context: NodeContext, silent_nodes: Callable[[], Awaitable[Sequence[str]]]
     ) -> None:
-        """`report`: takes reports of incidents. `silent_nodes`: see `Membership.silent_nodes`."""
-        self._cluster = cluster
-        self._tasks = cluster.with_tasks()
-        self._announce = announce
-        self._observer = observer
-        self._clock = clock
+        """`silent_nodes`: see `Membership.silent_nodes`."""
+        self._context = context
+        self._tasks = context.ports.tasks
+        self._clock = context.clock
         self._silent_nodes = silent_nodes
-        self._intervals = intervals
-        self._report = report
         self._sizes = {name: BatchSize(BATCH) for name in ("due", "lost", "clean")}
         """Numbers of rows in one statement, by the name of the poller."""
         self._swept = 0
@@ -116,7 +101,7 @@ class Pollers:
 
     def all(self) -> list[Poller]:
         """Return a poller for each kind of round."""
-        intervals = self._intervals
+        intervals = self._context.settings.intervals
         found = [
             Poller("lost", intervals.lost, self.lost),
             Poller("gauges", intervals.gauges, self.gauges, self.drop_gauges),
@@ -157,7 +142,7 @@ class Pollers:
         log.warning(
             "nodes stopped; their tasks were resumed", extra={"nodes": dead, "resumed": total}
         )
-        self._observer.counted("resumed_tasks", total)
+        self._context.observer.counted("resumed_tasks", total)
 
     async def _resume_and_drop(self, dead: Sequence[str], until: float) -> int:
         """Return the number of resumed tasks. After `until` (monotonic seconds), do nothing: if
@@ -173,7 +158,7 @@ class Pollers:
             total += woken.moved
         for node in dead:
             if self._clock.monotonic() < until:
-                self._announce(await self._cluster.drop_node(node))
+                self._context.channel.announce(await self._context.cluster.drop_node(node))
         return total
 
     async def stuck(self) -> float | None:
@@ -184,9 +169,9 @@ class Pollers:
             reason = f"stuck: claimed by {task.node} and not finished within its max_stuck"
             notification = await self._store.release_stuck(task.id, task.version, to, now, reason)
             if notification is not None:
-                self._announce(notification)
-                self._observer.counted("stuck_tasks")
-                self._report([_stuck(task, reason, now)])
+                self._context.channel.announce(notification)
+                self._context.observer.counted("stuck_tasks")
+                self._context.events.on_incidents([_stuck(task, reason, now)])
                 log.warning(
                     "stuck task released",
                     extra={"task_id": task.id, "queue": task.queue, "to": to.value},
@@ -195,22 +180,22 @@ class Pollers:
 
     async def clean(self) -> float | None:
         """Delete a batch of old history; return a short pause while there may be more."""
-        before = self._clock.now() - round(self._intervals.keep_history * MICROS)
+        before = self._clock.now() - round(self._context.settings.intervals.keep_history * MICROS)
         deleted, most = await self._write("clean", lambda most: self._store.clean(before, most))
         return 0.05 if deleted >= most else None
 
     async def gauges(self) -> float | None:
         """Drop a page of incidents that are over. Observe the numbers of open ones and the waits of
         the oldest ready tasks. Report queues that no node serves."""
-        incidents = self._cluster.incidents
+        incidents = self._context.cluster.incidents
         self._swept = await incidents.sweep(self._swept, self._clock.now(), BATCH)
-        self._observer.incidents(await incidents.counts())
+        self._context.observer.incidents(await incidents.counts())
         if self._tasks is None:
             return None
         queues = await self._store.database.read(self._store.queue_settings())
         oldest = await self._store.database.read(self._store.oldest_ready())
         now = self._clock.now()
-        self._observer.oldest_ready(
+        self._context.observer.oldest_ready(
             {
                 queue: max(0.0, (now - oldest[queue]) / MICROS) if queue in oldest else 0.0
                 for queue in queues
@@ -221,7 +206,8 @@ class Pollers:
         served = {queue for each in nodes if each.node not in silent for queue in each.queues}
         unserved = {queue: since for queue, since in oldest.items() if queue not in served}
         late = now - round(UNSERVED_SECONDS * MICROS)
-        self._report([_unserved(queue, since) for queue, since in unserved.items() if since < late])
+        reports = [_unserved(queue, since) for queue, since in unserved.items() if since < late]
+        self._context.events.on_incidents(reports)
         return None
 
     async def _write(self, name: str, write: Callable[[int], Awaitable[T]]) -> tuple[T, int]:
@@ -242,12 +228,12 @@ class Pollers:
 
     def drop_gauges(self) -> None:
         """Observe no incidents and no waits: another node observes them now."""
-        self._observer.incidents({})
-        self._observer.oldest_ready({})
+        self._context.observer.incidents({})
+        self._context.observer.oldest_ready({})
 
     def _announce_woken(self, woken: Woken) -> None:
         if woken.notification is not None:
-            self._announce(woken.notification)
+            self._context.channel.announce(woken.notification)
 
 
 def _unserved(queue: str, since: int) -> IncidentReport:

@@ -104,16 +104,8 @@ class NodeParts:
             context, claimers, intake, self.runs, self.granting, self.helping
         )
         self.reconciler = Reconciler(context, tasks, ordering)
-        self.membership = Membership(context, tasks)
-        self._rounds = Pollers(
-            ports.cluster,
-            ports.channel.announce,
-            observer,
-            clock,
-            settings.intervals,
-            self.on_incidents,
-            self.membership.silent_nodes,
-        )
+        self.membership = Membership(context, tasks, self.runs)
+        self._rounds = Pollers(context, self.membership.silent_nodes)
         own = self._rounds.all()
         self.deaths = Deaths(context, self._on_dead)
         delivery = IncidentDelivery(
@@ -156,7 +148,7 @@ class NodeParts:
             delivery,
             *served.periodic,
             *([] if notes is None else [notes]),
-            Deadlines(context),
+            Deadlines(context, self.runs),
             completion,
             self.ordered,
             self.ownership,
@@ -228,9 +220,6 @@ class NodeParts:
         self.reconciler.request()  # The store may have made the claim.
         self.context.channel.redeliver()
 
-    def on_server_replaced(self) -> None:
-        self.reconciler.request()
-
     def on_runnable(self, triggers: Sequence[Trigger]) -> None:
         in_flight = self.context.in_flight
         self.intake.admit([trigger for trigger in triggers if trigger.id not in in_flight])
@@ -260,14 +249,8 @@ class NodeParts:
         else:
             self.on_claim_unknown()
 
-    def on_overdue(self, execution: Execution) -> None:
-        self.runs.overdue(execution)
-
     def on_permits_lost(self, policy: ConcurrencyPolicy) -> None:
         self.runs.stop_on(policy)
-
-    def on_taken_away(self, executions: Sequence[Execution]) -> None:
-        self.runs.taken_away(executions)
 
     def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
         self.incident_reports.add(reports)
@@ -308,15 +291,8 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
     limits."""
     settings, ledger = context.settings, context.ledger
     kinds = {handler.executor for handler in context.served.handlers.values()}
-    limits = ClusterLimits(
-        context.name,
-        context.ports.coordinator,
-        parts,
-        context.clock,
-        children=(lambda: parts.runs.children()) if ExecutorKind.PROCESS in kinds else None,
-        presence=context.ports.presence,
-        ttl=settings.permit_seconds,
-    )
+    has_children = ExecutorKind.PROCESS in kinds
+    limits = ClusterLimits(context, (lambda: parts.runs.children()) if has_children else None)
     for queue in context.served.queues:
         ledger.register_queue(queue.name, limits.on_node(queue.concurrency, queue.name))
     if context.kinds.shared:
