@@ -161,9 +161,7 @@ class Membership(SimplePart):
             pause = liveness.HEARTBEAT_SECONDS if is_well else liveness.RETRY_SECONDS
             await event_or_pause(self._poked, pause)
 
-    def _members_of(
-        self, living: Sequence[NodeRecord], restarting: frozenset[str]
-    ) -> Members:
+    def _members_of(self, living: Sequence[NodeRecord], restarting: frozenset[str]) -> Members:
         """Return the nodes of each served queue; the same object until a node changes."""
         nodes = ([(record.node, record.queues) for record in living], restarting)
         if self._members is not None and self._members[0] == nodes:
