@@ -89,12 +89,7 @@ def test_attempts_are_read_in_order_and_once_with_pages_of_any_size(
 def test_an_attempt_has_all_its_fields(store_url: str, history: SqlHistory) -> None:
     with connected(store_url) as connection:
         add_attempts(connection, [3, 4])
-    for row, n in zip(attempts(history), (3, 4), strict=True):
-        found = dict(zip(ATTEMPT_FIELDS, row, strict=True))
-        (task_id, *rest, finished_at) = attempt(n)[:19]
-        assert (found["task_id"], found["finished_at"]) == (task_id, finished_at)
-        assert set(rest) <= {*found.values()}
-        assert found["outcome"] == attempt(n)[19]
+    assert [tuple(row[2:]) for row in attempts(history)] == [attempt(3), attempt(4)]
 
 
 def test_the_horizon_never_goes_back_when_the_last_attempts_are_cleaned(

@@ -71,11 +71,11 @@ def attempts(store: Adapter, tasks: SqlTaskStore, task_id: str) -> list[Any]:
         rows = [
             attempt_row(end) for end in store.history.values() if end.scheduled.task.id == task_id
         ]
-        return [AttemptRecord(n, *row[:10], *row[11:]) for n, row in enumerate(rows)]
+        return [AttemptRecord(n, *row) for n, row in enumerate(rows)]
     if getattr(store, "_history", store) is None:
         rows = [row for row in runs_here(store) if row[0] == task_id]
-        rows.sort(key=lambda row: row[18])
-        return [AttemptRecord(n, *row[:10], *row[11:]) for n, row in enumerate(rows)]
+        rows.sort(key=lambda row: AttemptRecord(0, *row).finished_at)
+        return [AttemptRecord(n, *row) for n, row in enumerate(rows)]
     return tasks.database.read_now(tasks.attempts(task_id))
 
 
@@ -479,7 +479,8 @@ def cassandra_url_of(store: Adapter) -> str:
 
 
 def read_task(tasks: Any, task_id: str) -> Any:
-    return tasks.database.read_now(tasks.runs.task(task_id))
+    last = tasks.database.read_now(tasks.runs.last_attempt(task_id))
+    return None if last is None else last.ended_task
 
 
 async def test_completions_are_cleaned_by_age_although_a_stuck_task_holds_the_mark_down(

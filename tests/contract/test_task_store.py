@@ -317,6 +317,7 @@ async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store)
         "acme",
         2.0,
         "o",
+        None,
         2,
         NOW,
         NOW,

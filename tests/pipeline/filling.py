@@ -13,38 +13,12 @@ from fairlead import App
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.connect import task_store
 from fairlead.core.ids import id_text
+from fairlead.model import AttemptRecord
 from fairlead.model.history import Reader
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 START = 1_700_000_000_000_000
-COLUMNS = (
-    "task_id",
-    "attempt",
-    "tries",
-    "queue",
-    "name",
-    "partition",
-    "priority",
-    "fairness_key",
-    "weight",
-    "ordering_key",
-    "unique_key",
-    "version",
-    "submitted_at",
-    "run_at",
-    "ready_at",
-    "triggered_at",
-    "claimed_at",
-    "started_at",
-    "finished_at",
-    "outcome",
-    "next_state",
-    "error_type",
-    "error_text",
-    "node",
-    "trigger_path",
-    "payload_bytes",
-)
+COLUMNS = AttemptRecord.__struct_fields__[1:]
 
 
 def migrated(url: str) -> Any:

@@ -249,11 +249,9 @@ def schedules() -> Reader:
 
 def cassandra_rows() -> Reader:
     """Return a reader of the tasks, counts and runs of ordered queues in Cassandra."""
-    schedule = pytest.importorskip(
-        "fairlead.backends.cassandra.schedule", reason="needs the extra cassandra"
-    )
+    pytest.importorskip("cassandra", reason="needs the extra cassandra")
     from fairlead.backends.cassandra.schedule_scans import has_run, scheduled_of
-    from fairlead.backends.sql.schedule import attempt_row
+    from fairlead.backends.sql.schedule import attempt_row, decode_attempt
     from fairlead.model import RunEnd, ScheduledTask
 
     end = RunEnd(ScheduledTask.of(TASK), 1, 1, "DONE", "DONE", 5)
@@ -268,7 +266,7 @@ def cassandra_rows() -> Reader:
         for row in ((5, "k", "u", ID, text, text, False), (5, "k", "u", ID, good[2], text, False)):
             scheduled_of(PartitionKey("mail", 2), row)
         assert has_run(ID, text) in (True, False)
-        return schedule._attempt.decode(text)
+        return decode_attempt(text)
 
     # As its caller expects them.
     return Reader(read, good, (ValueError, RecursionError))
@@ -285,11 +283,11 @@ def run_histories() -> Reader:
 
     end = RunEnd(ScheduledTask.of(TASK), 1, 1, "DONE", "DONE", 5)
     good = [msgspec.json.encode(attempt_row(end))]
-    assert history._attempt(PartitionKey("mail", 2), (5, ID, 1), good[0].decode()) is not None
+    assert history._run(PartitionKey("mail", 2), (5, ID, 1), good[0].decode()) is not None
 
     def read(record: bytes) -> object:
         text = record.decode(errors="surrogateescape")
-        found = history._attempt(PartitionKey("mail", 2), (5, ID, 1), text)
+        found = history._run(PartitionKey("mail", 2), (5, ID, 1), text)
         return None if found is None else rows.attempts_table("store", [found], 1)
 
     return Reader(read, good, ())

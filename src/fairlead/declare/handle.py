@@ -74,8 +74,12 @@ def find_record(access: TaskAccess, task_id: str) -> TaskRecord | None:
     """Return the record of a task, also of one that waits in the schedule of an ordered queue.
     Raise NotSupported if the task store has no records."""
     runs, schedule = access.cluster.runs, access.connections.schedule
-    store = access.sql_store if runs is None else runs
-    record: TaskRecord | None = store.database.read_now(store.task(task_id))
+    if runs is None:
+        store = access.sql_store
+        record: TaskRecord | None = store.database.read_now(store.task(task_id))
+    else:
+        last = runs.database.read_now(runs.last_attempt(task_id))
+        record = None if last is None else last.ended_task
     if record is None and schedule is not None and (waiting := schedule.find_now(task_id)):
         return waiting.record
     return record

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from fairlead.model.run_notes import RunNotes
+from fairlead.model.states import State
+from fairlead.model.task import TaskRecord
 
 
 class Finish(msgspec.Struct, frozen=True, gc=False):
@@ -51,6 +53,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     fairness_key: str
     weight: float
     ordering_key: str | None
+    unique_key: str | None
     version: int
     submitted_at: int
     run_at: int
@@ -66,3 +69,18 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     node: str | None
     trigger_path: str
     payload_bytes: int
+
+    @property
+    def ended_task(self) -> TaskRecord:
+        """The task that this attempt has ended, without its context, which no attempt keeps."""
+        return TaskRecord(
+            **{name: getattr(self, name) for name in _OF_TASK},
+            id=self.task_id,
+            state=State(self.next_state),
+            version=self.version + 1,
+            context=None,
+        )
+
+
+_OF_TASK = ({*TaskRecord.__struct_fields__} & {*AttemptRecord.__struct_fields__}) - {"version"}
+"""Fields that the record of a task shares with its last attempt."""

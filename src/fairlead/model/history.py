@@ -5,38 +5,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from fairlead.model.attempt import AttemptRecord
+
 Feed = Literal["attempts", "events"]
 
-ATTEMPT_FIELDS = (
-    "xid",
-    "seq",
-    "task_id",
-    "attempt",
-    "tries",
-    "queue",
-    "name",
-    "partition",
-    "priority",
-    "fairness_key",
-    "weight",
-    "ordering_key",
-    "unique_key",
-    "submitted_at",
-    "run_at",
-    "ready_at",
-    "triggered_at",
-    "claimed_at",
-    "started_at",
-    "finished_at",
-    "outcome",
-    "next_state",
-    "error_type",
-    "error_text",
-    "node",
-    "version",
-    "payload_bytes",
-    "trigger_path",
-)
+ATTEMPT_FIELDS = ("xid", *AttemptRecord.__struct_fields__)
 """Columns of the rows that `attempts` returns."""
 
 EVENT_FIELDS = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from fairlead.model.attempt import AttemptRecord
 from fairlead.model.keys import BEFORE_ALL, TaskKey
 from fairlead.model.states import State, TriggerPath
 from fairlead.model.task import NewTask, TaskRecord
@@ -13,6 +14,11 @@ TASK_BYTES = 1000
 
 NEVER = 1 << 62
 """Instant after the time of every task, in microseconds since the epoch."""
+
+_SUBMITTED = {*NewTask.__struct_fields__} - {"run_at"}
+_OF_TASK = _SUBMITTED & {*TaskRecord.__struct_fields__}
+_OF_ATTEMPT = _SUBMITTED & {*AttemptRecord.__struct_fields__}
+"""Fields that the records of a task and of an attempt have as they were submitted."""
 
 
 class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
@@ -61,30 +67,19 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
     @property
     def record(self) -> TaskRecord:
         """The task for people. The schedule does not know whether a run of it is under way."""
-        task = self.task
         return TaskRecord(
-            task.id,
-            task.queue,
-            task.partition,
-            task.name,
-            State.WAITING,
-            self.attempt + 1,
-            self.attempt,
-            self.tries,
-            task.priority,
-            task.fairness_key,
-            task.weight,
-            task.ordering_key,
-            task.unique_key,
-            task.submitted_at,
-            self.key.run_at if self.retry_at is None else self.retry_at,
-            None,
-            None,
-            None,
-            None,
-            self.unreadable,
-            task.context,
-            len(task.payload),
+            **{name: getattr(self.task, name) for name in _OF_TASK},
+            state=State.WAITING,
+            version=self.attempt + 1,
+            attempt=self.attempt,
+            tries=self.tries,
+            run_at=self.key.run_at if self.retry_at is None else self.retry_at,
+            ready_at=None,
+            claimed_at=None,
+            node=None,
+            error_type=None,
+            error_text=self.unreadable,
+            payload_bytes=len(self.task.payload),
         )
 
 
@@ -121,6 +116,32 @@ class RunEnd(msgspec.Struct, frozen=True, weakref=True):
         """The task for its next run; only if the next state is WAITING."""
         scheduled = self.scheduled
         return ScheduledTask(scheduled.key, scheduled.task, self.attempt, self.tries, self.retry_at)
+
+    @property
+    def record(self) -> AttemptRecord:
+        """The run as an attempt, which has no position yet."""
+        scheduled, task = self.scheduled, self.scheduled.task
+        return AttemptRecord(
+            **{name: getattr(task, name) for name in _OF_ATTEMPT},
+            seq=0,
+            task_id=task.id,
+            attempt=self.attempt,
+            tries=self.tries,
+            version=max(self.attempt, 1),
+            run_at=scheduled.ready_at,
+            ready_at=scheduled.ready_at,
+            triggered_at=self.triggered_at,
+            claimed_at=self.triggered_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            outcome=self.outcome,
+            next_state=self.next_state,
+            error_type=self.error_type,
+            error_text=self.error_text,
+            node=self.node,
+            trigger_path=self.trigger_path,
+            payload_bytes=len(task.payload),
+        )
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):

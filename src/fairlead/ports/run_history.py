@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from fairlead.model import AttemptRecord, PartitionKey, TaskRecord
+from fairlead.model import AttemptRecord, PartitionKey
 from fairlead.model.fields import Count, Runs, Time
 from fairlead.model.reading import json_reader
 from fairlead.ports.statements import Database, Row, Steps
@@ -81,11 +81,9 @@ class RunHistory(Protocol):
         or before the instants. Runs that a reader has not read are kept while it advances at least
         once in KEEP_READER seconds."""
 
-    def task(self, task_id: str) -> Steps[TaskRecord | None]:
-        """Return a task that has ended; None if it has not, or if its history was cleaned."""
-
     def last_attempt(self, task_id: str) -> Steps[AttemptRecord | None]:
-        """Return the last attempt of a task that has ended; None for any other."""
+        """Return the last attempt of a task that has ended; None if it has not, or if its history
+        was cleaned."""
 
 
 KEEP_READER = 30 * 86_400

@@ -7,10 +7,11 @@ import logging
 import time
 from collections.abc import Sequence
 
-from fairlead.backends.sql.schedule import AttemptRow, append_unfenced
+from fairlead.backends.sql.schedule import append_unfenced
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.errors import BatchTooLarge, StoreUnavailable
+from fairlead.ports.statements import Row
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -35,7 +36,7 @@ class HistoryInSql:
         """Whether the database has failed so recently that no call tries it yet."""
         return self._try_at is not None and time.monotonic() < self._try_at
 
-    async def append(self, rows: Sequence[AttemptRow]) -> bool:
+    async def append(self, rows: Sequence[Row]) -> bool:
         """Append runs of one partition to the history, each once, however often it is appended.
         Return False if the database is away: the runs must be appended later."""
         if self.is_away:

@@ -17,10 +17,10 @@ import msgspec
 
 from fairlead.backends.cassandra.database import APP
 from fairlead.backends.cassandra.schedule_writes import bucket_of
-from fairlead.backends.sql.rows import NIL, canonical, task_record
-from fairlead.backends.sql.schedule import AttemptRow
+from fairlead.backends.sql.rows import NIL, canonical
+from fairlead.backends.sql.schedule import decode_attempt
 from fairlead.errors import SchemaMismatch
-from fairlead.model import FINAL_STATES, AttemptRecord, PartitionKey, TaskKey, TaskRecord
+from fairlead.model import FINAL_STATES, AttemptRecord, PartitionKey, TaskKey
 from fairlead.model.reading import Reader
 from fairlead.ports.run_history import KEEP_READER, RunCursor, RunPage, RunPosition
 from fairlead.ports.schedule_store import HOUR, hour_of
@@ -30,7 +30,7 @@ PAGE = 1000
 """Rows of one statement, at most."""
 
 _LARGEST = 1 << 63
-_read: Reader[AttemptRow] = Reader(msgspec.json.Decoder(AttemptRow).decode)
+_read = Reader(decode_attempt)
 log = logging.getLogger("fairlead.cassandra")
 
 
@@ -75,7 +75,7 @@ class CassandraRunHistory:
                 rows = yield Statement("runs", (*partition, hour, *after, until, count))
                 for ended_at, task_id, attempt, text in rows:
                     after = ended_at, task_id, attempt
-                    if (row := _attempt(partition, after, text)) is not None:
+                    if (row := _run(partition, after, text)) is not None:
                         found.append(row)
                 last = RunPosition(end_hour, hour, *after)
                 if len(found) == limit:
@@ -88,21 +88,31 @@ class CassandraRunHistory:
         for partition, through in read.items():
             yield Statement("advance", (*partition, reader, through, KEEP_READER))
 
-    def task(self, task_id: str) -> Steps[TaskRecord | None]:
-        """Read one index row of each partition at most, and then three rows."""
-        run = yield from _last_run(task_id)
-        if run is None:
-            return None
-        id_, attempt, tries, queue, name, partition, *who, version = run[:12]
-        submitted_at, run_at, ready_at, _, claimed_at = run[12:17]
-        *_, state, error_type, error_text, node, _, size = run
-        first = (id_, queue, partition, name, state, version + 1, attempt, tries, *who)
-        times = (submitted_at, run_at, ready_at, claimed_at)
-        return task_record((*first, *times, node, error_type, error_text, None, size))
-
     def last_attempt(self, task_id: str) -> Steps[AttemptRecord | None]:
-        run = yield from _last_run(task_id)
-        return None if run is None else AttemptRecord(0, *run[:10], *run[11:])
+        """Read one index row of each partition at most, and then three rows.
+
+        The index row of an ended task says when its last run ended, and so where the run is. A
+        crash may leave the index row as it was before the end: then the completion, which is
+        written with the run, says it.
+        """
+        if (task_id := canonical(task_id)) == NIL:
+            return None
+        bucket = bucket_of(task_id)
+        for *partition, _ in (yield Statement("horizons")):
+            index = yield Statement("ended_id", (*partition, bucket, task_id))
+            for *key, ended_at in index:
+                hour = hour_of(TaskKey(*key))
+                at = yield Statement("completed_at", (*partition, hour, *key))
+                for instant in {ended_at, *(row[0] for row in at)} - {None}:
+                    where = (*partition, hour, instant, task_id)
+                    for number, text in reversed((yield Statement("runs_of", where))):
+                        row = _run(PartitionKey(*partition), (instant, task_id, number), text)
+                        if row is None:
+                            continue
+                        attempt = AttemptRecord(*row[1:])
+                        if attempt.task_id == task_id and attempt.next_state in FINAL_STATES:
+                            return attempt
+        return None
 
 
 def stored_id() -> Steps[str | None]:
@@ -111,42 +121,9 @@ def stored_id() -> Steps[str | None]:
     return rows[0][0] if rows else None
 
 
-def _last_run(task_id: str) -> Steps[Row | None]:
-    """Return the last run of a task that has ended.
-
-    The index row of an ended task says when its last run ended, and so where the run is. A crash
-    may leave the index row as it was before the end: then the completion, which is written with the
-    run, says it.
-    """
-    if (task_id := canonical(task_id)) == NIL:
-        return None
-    bucket = bucket_of(task_id)
-    for *partition, _ in (yield Statement("horizons")):
-        index = yield Statement("ended_id", (*partition, bucket, task_id))
-        for *key, ended_at in index:
-            hour = hour_of(TaskKey(*key))
-            at = yield Statement("completed_at", (*partition, hour, *key))
-            for instant in {ended_at, *(row[0] for row in at)} - {None}:
-                where = (*partition, hour, instant, task_id)
-                for attempt, text in reversed((yield Statement("runs_of", where))):
-                    run = _run(PartitionKey(*partition), (instant, task_id, attempt), text)
-                    if run is not None and run[0] == task_id and run[20] in FINAL_STATES:
-                        return run
-    return None
-
-
-def _attempt(partition: PartitionKey, at: tuple[int, str, int], text: str | None) -> Row | None:
-    """Return the row of ATTEMPT_FIELDS in the text; None if the text cannot be read."""
-    if (row := _run(partition, at, text)) is None:
-        return None
-    *first, version = row[:12]
-    *times, path, size = row[12:]
-    return (0, at[0], *first, *times, version, size, path)
-
-
-def _run(partition: PartitionKey, at: tuple[int, str, int], text: str | None) -> AttemptRow | None:
-    """Return the run in the text; None if the text cannot be read. `at`: ended_at, id and attempt
-    of its row."""
+def _run(partition: PartitionKey, at: tuple[int, str, int], text: str | None) -> Row | None:
+    """Return the row of ATTEMPT_FIELDS in the text, with the instant that orders the history as its
+    position; None if the text cannot be read. `at`: ended_at, id and attempt of its row."""
     try:
         row = _read(text or "")
     except msgspec.DecodeError as error:
@@ -156,4 +133,4 @@ def _run(partition: PartitionKey, at: tuple[int, str, int], text: str | None) ->
     if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in row):
         log.error("a run has a number out of range", extra={"partition": partition, "run": at})
         return None
-    return row
+    return (0, at[0], *row)

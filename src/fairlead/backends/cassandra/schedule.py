@@ -108,7 +108,7 @@ from fairlead.backends.cassandra.session import (
     CassandraUrl,
     chunks,
 )
-from fairlead.backends.sql.schedule import AttemptRow, attempt_row
+from fairlead.backends.sql.schedule import attempt_row, decode_attempt
 from fairlead.backends.sql.schedule_rows import decode_record
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
@@ -166,7 +166,6 @@ _SCHEMA = (
 log = logging.getLogger("fairlead.ordered")
 
 T = TypeVar("T")
-_attempt = msgspec.json.Decoder(AttemptRow)
 _encode = msgspec.json.encode
 
 
@@ -584,10 +583,10 @@ class CassandraScheduleStore(ScheduleScans):
         reading = self._datacentres.reading()
         rows = reading.rows("runs", *_range_of(owner.partition, hours), page=MOVED_AT_ONCE)
         async with contextlib.aclosing(rows):
-            some: list[AttemptRow] = []
+            some: list[Row] = []
             async for (row,) in rows:
                 try:
-                    some.append(_attempt.decode(row or ""))
+                    some.append(decode_attempt(row or ""))
                 except (ValueError, RecursionError) as error:
                     fields = {"partition": owner.partition, "hours": hours, "error": str(error)}
                     log.error("a run cannot be read, and is left out of the history", extra=fields)

@@ -11,20 +11,17 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint, 0 WHERE $1::text I
 -- name: attempts
 -- $1, $2: after this position; $3, $4: before this position. SELECT hides the positions from the planner, which would expect
 -- few rows from old statistics, and sort all that there are.
-SELECT xid::text::bigint, seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight,
-       ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
-       next_state, error_type, error_text, node, version, payload_bytes, trigger_path
-  FROM fairlead_attempts
+SELECT {history}
+  FROM fairlead_attempts a
  WHERE (xid, seq) > ((SELECT ($1::bigint)::text::xid8), $2::bigint) AND (xid, seq) < ((SELECT ($3::bigint)::text::xid8), $4::bigint)
- ORDER BY fairlead_attempts.xid, seq
+ ORDER BY a.xid, a.seq
  LIMIT $5
 
 -- name: events
-SELECT xid::text::bigint, seq, task_id::text, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor,
-       details
-  FROM fairlead_events
+SELECT {event}
+  FROM fairlead_events e
  WHERE (xid, seq) > ((SELECT ($1::bigint)::text::xid8), $2::bigint) AND (xid, seq) < ((SELECT ($3::bigint)::text::xid8), $4::bigint)
- ORDER BY fairlead_events.xid, seq
+ ORDER BY e.xid, e.seq
  LIMIT $5
 
 -- name: settled

@@ -34,8 +34,7 @@ UPDATE fairlead_incidents SET deliver_at = $2, deliveries = deliveries + 1
 RETURNING id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
 
 -- name: tasks_of
-SELECT t.id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+SELECT {task}
   FROM fairlead_tasks t
  WHERE t.id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[])
 

@@ -160,17 +160,11 @@ SELECT pg_advisory_xact_lock(hashtextextended(format('fairlead %s %s %s', 'fairl
 
 -- name: append_attempts
 -- $1: [[task_id, attempt, ...], ...], each row once, even if it is given twice
-INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
-       next_state, error_type, error_text, node, trigger_path, payload_bytes)
-SELECT (j ->> 0)::uuid, (j ->> 1)::integer, (j ->> 2)::integer, j ->> 3, j ->> 4, (j ->> 5)::smallint, (j ->> 6)::smallint,
-       j ->> 7, (j ->> 8)::double precision, j ->> 9, j ->> 10, (j ->> 11)::integer, (j ->> 12)::bigint, (j ->> 13)::bigint,
-       (j ->> 14)::bigint, (j ->> 15)::bigint, (j ->> 16)::bigint, (j ->> 17)::bigint, (j ->> 18)::bigint, j ->> 19, j ->> 20,
-       j ->> 21, j ->> 22, j ->> 23, j ->> 24, (j ->> 25)::integer
-  FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n)
+INSERT INTO fairlead_attempts ({attempt})
+SELECT {attempt}
+  FROM (SELECT n, {attempt_in_j} FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n)) AS g
  WHERE NOT EXISTS (SELECT 1 FROM fairlead_attempts a
-                    WHERE a.task_id = (j ->> 0)::uuid AND a.attempt = (j ->> 1)::integer
-                      AND a.finished_at = (j ->> 18)::bigint OFFSET 0)
+                    WHERE a.task_id = g.task_id AND a.attempt = g.attempt AND a.finished_at = g.finished_at OFFSET 0)
  ORDER BY n
 
 -- name: complete

@@ -22,8 +22,7 @@
 
 -- name: tasks
 -- Columns of a task; `sizes` and `ids` have fewer.
-SELECT t.id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+SELECT {task}
 
 -- name: sizes
 SELECT t.id::text, length(payload)
@@ -62,9 +61,8 @@ SELECT t.id::text FROM fairlead_tasks t
  ORDER BY t.id DESC LIMIT 1 OFFSET $3::bigint
 
 -- name: finished
--- Columns of a finished task, and its position; `ends` has the position alone.
-SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL::text, payload_bytes, a.xid::text::bigint, a.seq
+-- Columns of an attempt, of which the first two are its position; `ends` has the position alone.
+SELECT {history}
 
 -- name: ends
 SELECT a.xid::text::bigint, a.seq
@@ -100,7 +98,7 @@ SELECT id::text, payload, payload_format
  WHERE id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[])
 
 -- name: runs
-SELECT queue, name, fairness_key, weight, ready_at, claimed_at, started_at, finished_at, outcome, next_state
+SELECT {run_fact}
   FROM fairlead_attempts a
  ORDER BY a.xid DESC, a.seq DESC
  LIMIT $1::bigint

@@ -28,9 +28,8 @@ from fairlead.backends.postgres.key_floors import KeyFloors
 from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
 from fairlead.backends.postgres.marks import Marks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
-from fairlead.backends.sql.columns import COLUMNS, fields_of, with_columns
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.backends.sql.rows import batch, ended_attempt
+from fairlead.backends.sql.rows import batch, ended_attempt, fields_of
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore, read_tasks
 from fairlead.model import (
@@ -43,6 +42,7 @@ from fairlead.model import (
     Submitted,
     Trigger,
 )
+from fairlead.model.columns import NEW
 from fairlead.model.history import START, Position, Reader
 from fairlead.ports.cluster_state import ClusterState, NodeRecord
 from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
@@ -88,10 +88,7 @@ class PostgresTaskStore(SqlTaskStore):
     database: PostgresDatabase
 
     def __init__(self, database: PostgresDatabase) -> None:
-        sql = load("task_store.sql", __package__)
-        sql["insert_tasks"] = with_columns(sql["insert_tasks"], 2)
-        sql["insert_due_task"] = with_columns(sql["insert_due_task"], 3)
-        super().__init__(database, sql)
+        super().__init__(database, load("task_store.sql", __package__))
         self._history = SqlHistory(database)
         self._floors = LaneFloors()
         self._key_floors = KeyFloors(self._floors)
@@ -462,7 +459,7 @@ def _read_through(name: str, readers: Iterable[Reader]) -> Position:
 
 # one INSERT ---------------------------------------------------------------------------------------
 
-_NULLABLE = [number for number, column in enumerate(COLUMNS) if column.may_be_null]
+_NULLABLE = [number for number, column in enumerate(NEW) if column.may_be_null]
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
@@ -500,9 +497,7 @@ def _placed(task: NewTask, rows: Sequence[Row]) -> tuple[Notification, dict[str,
 # bulk submit --------------------------------------------------------------------------------------
 
 _SHARED = [
-    column
-    for column in COLUMNS
-    if column.name not in ("id", "ordering_key", "unique_key", "payload")
+    column for column in NEW if column.name not in ("id", "ordering_key", "unique_key", "payload")
 ]
 """Columns that have few values in a batch."""
 

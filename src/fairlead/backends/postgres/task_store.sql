@@ -1,6 +1,7 @@
 -- Statements of the PostgreSQL store. $1, $2 ... are the parameters in order. A batch is one JSON array, or arrays of
 -- columns in the statements that run most often (insert_tasks, claim, complete_done). Ids are text in parameters and
--- results, and uuid in tables. A statement that writes several rows takes them by ascending id or key.
+-- results, and uuid in tables. A statement that writes several rows takes them by ascending id or key. Names in braces stand
+-- for lists of columns (see backends/sql/columns.py) or for other statements.
 --
 -- The server may plan a statement while a table is empty and use the plan when the table is long, so each statement leaves
 -- it one way only. A batch is not joined with a table: the rows are found by `id = ANY (ids)`, and `width_bucket(id, ids)`
@@ -51,19 +52,19 @@ DELETE FROM fairlead_unique_keys
                                                  AND is_ended AND kept_until <= $2::bigint OFFSET 0) AS k))
 
 -- name: insert_tasks
--- $1: the earliest run_at of waiting tasks, or NULL. The columns in {columns} are those of backends/sql/columns.py, with an
--- array each, from $2 up. Columns that may be NULL have '' for it, which no array can have where array_nulls is off. The
--- notification goes out with the commit; one that is too long for NOTIFY means "look everywhere".
+-- $1: the earliest run_at of waiting tasks, or NULL. Each column has an array, from $2 up. Columns that may be NULL have ''
+-- for it, which no array can have where array_nulls is off. The notification goes out with the commit; one that is too long
+-- for NOTIFY means "look everywhere".
 -- Nothing is read from the table, so that a role needs no right but INSERT.
 WITH given AS (
     SELECT {given}, run_at <= submitted_at AS is_due
-      FROM unnest({arrays}) WITH ORDINALITY AS g ({columns}, n)
+      FROM unnest({arrays 2}) WITH ORDINALITY AS g ({new}, n)
      ORDER BY n
 ), placed AS (
     SELECT *, CASE WHEN is_due THEN nextval('fairlead_ready_seq') END AS ready_seq FROM given
 ), inserted AS (
-    INSERT INTO fairlead_tasks ({columns}, state, ready_at, triggered_at, ready_seq, due_at, due_seq, order_at, order_seq)
-    SELECT {columns}, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, CASE WHEN is_due THEN submitted_at END,
+    INSERT INTO fairlead_tasks ({new}, state, ready_at, triggered_at, ready_seq, due_at, due_seq, order_at, order_seq)
+    SELECT {new}, CASE WHEN is_due THEN 'SUBMITTED' ELSE 'WAITING' END, CASE WHEN is_due THEN submitted_at END,
            CASE WHEN is_due THEN submitted_at END, ready_seq, CASE WHEN NOT is_due THEN run_at END,
            CASE WHEN NOT is_due THEN nextval('fairlead_ready_seq') END,
            CASE WHEN ordering_key IS NOT NULL THEN run_at END,
@@ -88,8 +89,8 @@ SELECT lanes.*,
 -- notification, which the position ends; $2: submitted_at; the values of the columns follow. The default of ready_seq draws
 -- the position, and that of order_seq must draw no later one. RETURNING names no column, because that would need the right
 -- to SELECT.
-INSERT INTO fairlead_tasks (state, ready_at, triggered_at, order_seq, {columns})
-VALUES ('SUBMITTED', $2::bigint, $2::bigint, NULL, {values})
+INSERT INTO fairlead_tasks (state, ready_at, triggered_at, order_seq, {new})
+VALUES ('SUBMITTED', $2::bigint, $2::bigint, NULL, {values 3})
 RETURNING currval('fairlead_ready_seq'),
           CASE WHEN coalesce(current_setting('fairlead.notify', true), '') <> 'off'
                THEN pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid,
@@ -265,17 +266,7 @@ UPDATE fairlead_tasks t
                     UNION ALL
                     SELECT -9223372036854775808, '00000000-0000-0000-0000-000000000000', 9223372036854775807
                      LIMIT 1) AS f))
-RETURNING t.id::text, t.version, t.attempt, t.tries, t.payload, t.payload_format, t.ready_at, t.keep_result, t.context,
-          t.checkpoint, t.order_at
-
--- name: run
--- What an attempt keeps of its task, and the same of `t`.
-       attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key, version, submitted_at,
-       run_at, ready_at, triggered_at, claimed_at, node, trigger_path
-
--- name: run_of_t
-       t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key, t.unique_key,
-       t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, t.node, t.trigger_path
+RETURNING {claimed}, order_at
 
 -- name: complete_done
 -- Appends the attempts and deletes the tasks of a batch that is DONE without results. $1 ids ascending, $2 versions, or one
@@ -288,15 +279,10 @@ WITH gone AS (
        AND t.state = 'PROCESSING' AND t.node = $5
     RETURNING t.id, length(t.payload) AS payload_bytes,
               ($3::bigint[])[width_bucket(t.id, $1::uuid[])] AS started_at,
-              ($4::bigint[])[width_bucket(t.id, $1::uuid[])] AS finished_at,
-{run_of_t}
+              ($4::bigint[])[width_bucket(t.id, $1::uuid[])] AS finished_at, {run_of_t}
 ), kept AS (
-    INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state,
-{run}
-    )
-    SELECT id, payload_bytes, started_at, finished_at, 'done', 'DONE',
-{run}
-      FROM gone
+    INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state, {run})
+    SELECT id, payload_bytes, started_at, finished_at, 'done', 'DONE', {run} FROM gone
     RETURNING task_id
 )
 SELECT count(*), CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(task_id::text) END FROM kept
@@ -314,11 +300,8 @@ WITH given AS MATERIALIZED (
 -- $2: the node that must hold the tasks; NULL: any node. The tasks are locked here, so that later
 -- statements of the transaction find them unchanged.
 {versions}
-INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state, error_type, error_text,
-{run}
-)
-SELECT t.id, length(t.payload), (j ->> 4)::bigint, (j ->> 5)::bigint, j ->> 2, j ->> 3, j ->> 6, j ->> 7,
-{run_of_t}
+INSERT INTO fairlead_attempts (task_id, payload_bytes, {ended}, {run})
+SELECT t.id, length(t.payload), {ended_in_j 2}, {run_of_t}
   FROM fairlead_tasks t
  CROSS JOIN LATERAL (SELECT (SELECT rows FROM given) -> (width_bucket(t.id, (SELECT ids FROM given)) - 1) AS j OFFSET 0) AS f
  WHERE t.id = ANY ((SELECT ids FROM given)::uuid[]) AND t.version = (j ->> 1)::integer
@@ -558,15 +541,11 @@ UPDATE fairlead_tasks
 RETURNING id::text
 
 -- name: task
-SELECT id::text, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
-  FROM fairlead_tasks WHERE id = $1::text::uuid
+SELECT {task} FROM fairlead_tasks t WHERE t.id = $1::text::uuid
 
 -- name: last_attempt
-SELECT task_id::text, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight,
-       ordering_key, unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL::text,
-       payload_bytes
-  FROM fairlead_attempts WHERE task_id = $1::text::uuid ORDER BY attempt DESC, xid DESC, seq DESC LIMIT 1
+SELECT {history} FROM fairlead_attempts a
+ WHERE a.task_id = $1::text::uuid ORDER BY a.attempt DESC, a.xid DESC, a.seq DESC LIMIT 1
 
 -- name: ids_after
 SELECT id::text
@@ -580,10 +559,7 @@ SELECT id::text
 SELECT payload, payload_format FROM fairlead_tasks WHERE id = $1::text::uuid
 
 -- name: attempts
-SELECT seq, task_id::text, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, version,
-       submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome, next_state, error_type,
-       error_text, node, trigger_path, payload_bytes
-  FROM fairlead_attempts WHERE task_id = $1::text::uuid ORDER BY attempt, xid, seq
+SELECT {history} FROM fairlead_attempts a WHERE a.task_id = $1::text::uuid ORDER BY a.attempt, a.xid, a.seq
 
 -- name: result
 SELECT result FROM fairlead_results WHERE task_id = $1::text::uuid

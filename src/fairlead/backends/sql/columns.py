@@ -1,59 +1,72 @@
-"""The columns of a task that a submit gives, listed once: statements, parameters and COPY rows of
-both dialects are made from this list."""
+"""Lists of columns in statements, made from the columns and the nouns of the model."""
 
 from __future__ import annotations
 
-from operator import attrgetter
-from typing import NamedTuple
+import re
+from collections.abc import Iterable, Sequence
+
+from fairlead.model import ClaimedTask, TaskRecord
+from fairlead.model.columns import ATTEMPTS, ENDED, KEPT, NEW
+from fairlead.model.history import ATTEMPT_FIELDS, EVENT_FIELDS
+from fairlead.model.task_facts import RunFact
+
+_LIST = re.compile(r"\{(\w+)(?: (\d+))?\}")
 
 
-class Column(NamedTuple):
-    """A column of `fairlead_tasks` with the name of the field of `NewTask`."""
+def with_lists(sql: str, dialect: str) -> str:
+    """Return a statement with lists of columns in place of their names in braces. A name may have
+    the number of its first parameter, or of its first element of a JSON array, as in
+    `{values 3}`."""
 
-    name: str
-    type: str
-    """Type of PostgreSQL."""
-    may_be_null: bool = False
+    def text(found: re.Match[str]) -> str:
+        items = LISTS[dialect].get(found[1])
+        if items is None:
+            return found[0]
+        return ", ".join(item.format(n) for n, item in enumerate(items, int(found[2] or 0)))
 
-
-COLUMNS = (
-    Column("id", "uuid"),
-    Column("queue", "text"),
-    Column("partition", "smallint"),
-    Column("name", "text"),
-    Column("priority", "smallint"),
-    Column("fairness_key", "text"),
-    Column("weight", "double precision"),
-    Column("ordering_key", "text", may_be_null=True),
-    Column("unique_key", "text", may_be_null=True),
-    Column("keep_result", "boolean"),
-    Column("submitted_at", "bigint"),
-    Column("run_at", "bigint"),
-    Column("context", "text", may_be_null=True),
-    Column("payload_format", "text"),
-    Column("payload", "bytea"),
-)
-
-fields_of = attrgetter(*(column.name for column in COLUMNS))
-"""Return the values of a new task in the order of the columns."""
+    return _LIST.sub(text, sql)
 
 
-def with_columns(sql: str, first: int, mark: str = "$") -> str:
-    """Return a statement with the columns in place of `{columns}`, and with their parameters, of
-    which `first` is the number of the first one, in place of `{parameters}`, or typed for
-    PostgreSQL in place of `{values}` and `{arrays}`. In arrays an empty text stands for NULL, which
-    `{given}` brings back."""
-    numbered = [(f"{mark}{number}", column) for number, column in enumerate(COLUMNS, first)]
-    parts = {
-        "columns": [column.name for column in COLUMNS],
-        "parameters": [parameter for parameter, _ in numbered],
-        "values": [f"{parameter}::{column.type}" for parameter, column in numbered],
-        "arrays": [f"{parameter}::{column.type}[]" for parameter, column in numbered],
-        "given": [
-            f"nullif({column.name}, '') AS {column.name}" if column.may_be_null else column.name
-            for column in COLUMNS
-        ],
+def _read(names: Iterable[str], prefix: str, forms: dict[str, str]) -> list[str]:
+    return [
+        f"{forms[name].format(prefix + name)} AS {name}" if name in forms else prefix + name
+        for name in names
+    ]
+
+
+def _lists(parameter: str, element: str, forms: dict[str, str]) -> dict[str, Sequence[str]]:
+    """Return the lists of a dialect. `parameter` and `element` stand for a value with its type,
+    `forms` for columns that a reader gets in another form."""
+    runs = [column.name for column in KEPT]
+    claimed, _, _ = " ".join(ClaimedTask.__struct_fields__).partition(" row ")
+    return {
+        "new": [column.name for column in NEW],
+        "values": [parameter.replace("TYPE", column.type) for column in NEW],
+        "arrays": [parameter.replace("TYPE", f"{column.type}[]") for column in NEW],
+        # In an array, an empty text stands for NULL.
+        "given": [f"nullif({c.name}, '') AS {c.name}" if c.may_be_null else c.name for c in NEW],
+        "claimed": _read(claimed.split(), "", forms),
+        "run": runs,
+        "run_of_t": [f"t.{name}" for name in runs],
+        "ended": [column.name for column in ENDED],
+        "ended_in_j": [f"{element.replace('TYPE', c.type)} AS {c.name}" for c in ENDED],
+        "attempt": [column.name for column in ATTEMPTS],
+        "attempt_in_j": [f"{element.replace('TYPE', c.type)} AS {c.name}" for c in ATTEMPTS],
+        "history": _read(ATTEMPT_FIELDS, "a.", forms),
+        "event": _read(EVENT_FIELDS, "e.", forms),
+        "task": _read(
+            TaskRecord.__struct_fields__, "t.", forms | {"payload_bytes": "length(t.payload)"}
+        ),
+        "run_fact": RunFact._fields,
     }
-    for name, texts in parts.items():
-        sql = sql.replace(f"{{{name}}}", ", ".join(texts))
-    return sql
+
+
+LISTS = {
+    "postgres": _lists(
+        "${}::TYPE",
+        "(j ->> {})::TYPE",
+        {"id": "{}::text", "task_id": "{}::text", "xid": "{}::text::bigint"},
+    ),
+    "sqlite": _lists("?{}", "j.value ->> {}", {"xid": "0"}),
+}
+"""Items of each list, by dialect and name. Braces in an item stand for its number."""

@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 
 from fairlead.model import Finish, Outcome, State, TaskRecord
+from fairlead.model.columns import ENDED, NEW
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.statements import Row
 
@@ -71,26 +72,23 @@ def storable(finish: Finish) -> Finish:
     )
 
 
-ended_attempt = attrgetter(
-    "id",
-    "version",
-    "outcome",
-    "next_state",
-    "started_at",
-    "finished_at",
-    "error_type",
-    "error_text",
-)
+fields_of = attrgetter(*(column.name for column in NEW))
+"""Return the values of a new task in the order of its columns."""
+
+ended_attempt = attrgetter("id", "version", *(column.name for column in ENDED))
 """Return the row for `record_attempts` of a finish."""
+
+_STATE = TaskRecord.__struct_fields__.index("state")
 
 
 def lost_attempt(task_id: str, version: int, to: State, now: int, reason: str) -> tuple[Any, ...]:
     """Return the row for `record_attempts` of an attempt whose node died."""
-    return (task_id, version, Outcome.LOST, to, None, now, NODE_LOST, reason)
+    lost = Finish(task_id, version, Outcome.LOST, to, None, now, NODE_LOST, reason)
+    return ended_attempt(lost)
 
 
 def task_record(row: Row) -> TaskRecord:
-    """Return the record of a row that `task`, `tasks` or `incidents` selects."""
+    """Return the record of a row with the columns of a task."""
     fields = list(row)
-    fields[4] = State(fields[4])
+    fields[_STATE] = State(fields[_STATE])
     return TaskRecord(*fields)

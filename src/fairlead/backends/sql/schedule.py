@@ -7,7 +7,8 @@ the hours in order and no other buckets are needed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from fairlead.core.sharding.partitions import partition_of
 from fairlead.model import (
     BEFORE_ALL,
     NEVER,
+    AttemptRecord,
     NewTask,
     PartitionKey,
     RunEnd,
@@ -29,17 +31,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.model.fields import (
-    Count,
-    Key,
-    Partition,
-    Priority,
-    Runs,
-    TaskId,
-    Time,
-    Version,
-    Weight,
-)
+from fairlead.model.columns import ATTEMPTS
 from fairlead.ports.schedule_store import ANY_BYTES, Fenced, Moved, Owned, Page, ScheduleStatus
 from fairlead.ports.statements import Row, Statement, Steps
 
@@ -51,35 +43,11 @@ MOVED_AT_ONCE = 500
 
 _THROUGH = TaskKey(NEVER, "", "")
 
-AttemptRow = tuple[
-    TaskId,
-    Runs,
-    Runs,
-    Key,
-    Key,
-    Partition,
-    Priority,
-    Key,
-    Weight,
-    Key | None,
-    Key | None,
-    Version,
-    Time,
-    int,
-    int,
-    int | None,
-    int | None,
-    int | None,
-    int,
-    Key,
-    Key,
-    Key | None,
-    Key | None,
-    Key | None,
-    Key,
-    Count,
-]
-"""Columns of a run in the history, as `attempt_row` returns them."""
+_attempt_values = attrgetter(*(column.name for column in ATTEMPTS))
+decode_attempt: Callable[[str], Row] = msgspec.json.Decoder(
+    tuple.__class_getitem__(tuple(column.values for column in ATTEMPTS))
+).decode
+"""Return the row of an attempt, as `attempt_row` returns it, in a JSON text."""
 
 _encode = msgspec.json.encode
 
@@ -324,7 +292,7 @@ class SqlScheduleStore:
         return Statement(self._sql[name], params)
 
 
-def append_attempts(sql: Mapping[str, str], rows: Sequence[AttemptRow]) -> Steps[None]:
+def append_attempts(sql: Mapping[str, str], rows: Sequence[Row]) -> Steps[None]:
     """Append runs to the history, each run once even if its end is reported twice. No other
     transaction may append the same runs at the same time.
 
@@ -333,46 +301,18 @@ def append_attempts(sql: Mapping[str, str], rows: Sequence[AttemptRow]) -> Steps
     yield Statement(sql["append_attempts"], (batch(rows),))
 
 
-def append_unfenced(sql: Mapping[str, str], rows: Sequence[AttemptRow]) -> Steps[None]:
+def append_unfenced(sql: Mapping[str, str], rows: Sequence[Row]) -> Steps[None]:
     """Append runs of one partition as `append_attempts` does. Wait first until the transactions
     end that append others of the partition: one whose commit hung may have the same runs."""
     if rows and "wait_for_appends" in sql:
-        (_, _, _, queue, _, partition, *_), *_ = rows
-        yield Statement(sql["wait_for_appends"], (queue, partition))
+        first = AttemptRecord(0, *rows[0])
+        yield Statement(sql["wait_for_appends"], (first.queue, first.partition))
     yield from append_attempts(sql, rows)
 
 
-def attempt_row(end: RunEnd) -> AttemptRow:
+def attempt_row(end: RunEnd) -> Row:
     """Return the row of the history for `append_attempts`."""
-    task, scheduled = end.scheduled.task, end.scheduled
-    return (
-        task.id,
-        end.attempt,
-        end.tries,
-        task.queue,
-        task.name,
-        task.partition,
-        task.priority,
-        task.fairness_key,
-        task.weight,
-        task.ordering_key,
-        task.unique_key,
-        max(end.attempt, 1),
-        task.submitted_at,
-        scheduled.ready_at,
-        scheduled.ready_at,
-        end.triggered_at,
-        end.triggered_at,
-        end.started_at,
-        end.finished_at,
-        end.outcome,
-        end.next_state,
-        end.error_type,
-        end.error_text,
-        end.node,
-        end.trigger_path,
-        len(task.payload),
-    )
+    return _attempt_values(end.record)
 
 
 def _key(task: NewTask) -> TaskKey:

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from importlib import resources
 
+from fairlead.backends.sql.columns import LISTS, with_lists
 from fairlead.ports.statements import Database
 
 _PART = re.compile(r"^\{(\w+)\}$", re.MULTILINE)
@@ -20,7 +21,8 @@ def package_of(database: Database) -> str:
 def load(file_name: str, package: str) -> dict[str, str]:
     """Return the statements of a file in `package`, by name.
 
-    Each block starts with a line `-- name: NAME`. A line `{NAME}` stands for another block.
+    Each block starts with a line `-- name: NAME`. A line `{NAME}` stands for another block. In the
+    package of a dialect, other names in braces stand for lists of columns; see columns.py.
     """
     return {**_blocks(file_name, package)}
 
@@ -32,6 +34,9 @@ def _blocks(file_name: str, package: str) -> dict[str, str]:
     blocks = {
         name: _without_comments(body) for name, body in zip(parts[1::2], parts[2::2], strict=True)
     }
+    dialect = package.rpartition(".")[2]
+    if dialect in LISTS:
+        blocks = {name: with_lists(body, dialect) for name, body in blocks.items()}
     return {name: _PART.sub(lambda found: blocks[found[1]], body) for name, body in blocks.items()}
 
 

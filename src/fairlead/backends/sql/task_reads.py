@@ -17,7 +17,7 @@ from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.core.arguments import matches
 from fairlead.core.payload import unpack
 from fairlead.errors import InvalidTask
-from fairlead.model import FINAL_STATES, ArgumentFilter, State
+from fairlead.model import FINAL_STATES, ArgumentFilter, AttemptRecord, State
 from fairlead.model.history import Position
 from fairlead.model.task_facts import Backlog, ErrorFact, KeyCount, KeySetting, RunFact, TaskPage
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
@@ -42,8 +42,6 @@ _FEW = 500
 """Greatest number of ids in one statement."""
 _FIRST_WINDOW = 4000
 """Rows that a walk reads before it goes on to its bound."""
-_COLUMNS = 22
-"""Columns of a row of which `task_record` makes a record."""
 
 
 class _Walk(NamedTuple):
@@ -233,11 +231,11 @@ class TaskReads:
 
     def _finished(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[TaskPage]:
         found = yield from self._ends(where, limit, walk)
-        tasks = [task_record(row[:_COLUMNS]) for row in found.rows]
+        tasks = [AttemptRecord(*row[1:]).ended_task for row in found.rows]
         return TaskPage(tasks, found.after, found.is_cut)
 
     def _ends(self, where: TaskFilter, limit: int, walk: _Walk) -> Steps[_Found]:
-        """Walk over the history; the last two columns of a row are its position."""
+        """Walk over the history; the first two columns of a row are its position."""
         order = walk.order
         low, high = _positions(where, order)
         ids = map(_text, _range(where.id_prefix))
@@ -252,7 +250,7 @@ class TaskReads:
                 f"{columns}_{order}", *conditions, *within[0], *within[1], *span, limit - len(found)
             )
             if len(found) == limit:
-                return _Found(found, str(Position(*found[-1][-2:])))
+                return _Found(found, str(Position(*found[-1][:2])))
             if not end:
                 return _Found(found, None)
             low, high = _positions(msgspec.structs.replace(where, after=str(last)), order)

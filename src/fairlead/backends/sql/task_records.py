@@ -8,10 +8,17 @@ from typing import Any
 import msgspec
 
 from fairlead.backends.sql.incidents import SqlIncidents
-from fairlead.backends.sql.rows import ALL_ROWS, batch, canonical, lanes_of, task_record
+from fairlead.backends.sql.rows import (
+    ALL_ROWS,
+    batch,
+    canonical,
+    ended_attempt,
+    lanes_of,
+    task_record,
+)
 from fairlead.backends.sql.task_reads import TaskReads
 from fairlead.errors import NotAllowed
-from fairlead.model import AttemptRecord, Outcome, State, TaskRecord
+from fairlead.model import AttemptRecord, Finish, Outcome, State, TaskRecord
 from fairlead.ports.cluster_state import QueueSettings
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
@@ -55,10 +62,10 @@ class SqlTaskRecords:
 
     def task(self, task_id: str) -> Steps[TaskRecord | None]:
         task_id = canonical(task_id)
-        rows = yield self.statement("task", task_id)
-        if not rows:
-            rows = yield self.statement("last_attempt", task_id)
-        return task_record(rows[0]) if rows else None
+        if rows := (yield self.statement("task", task_id)):
+            return task_record(rows[0])
+        rows = yield self.statement("last_attempt", task_id)
+        return AttemptRecord(*rows[0][1:]).ended_task if rows else None
 
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         page = yield from self.reads.page(where, limit, False)
@@ -79,7 +86,7 @@ class SqlTaskRecords:
 
     def attempts(self, task_id: str) -> Steps[list[AttemptRecord]]:
         rows = yield self.statement("attempts", canonical(task_id))
-        return [AttemptRecord(*row) for row in rows]
+        return [AttemptRecord(*row[1:]) for row in rows]
 
     def result(self, task_id: str) -> Steps[bytes | None]:
         rows = yield self.statement("result", canonical(task_id))
@@ -140,7 +147,7 @@ class SqlTaskRecords:
             raise NotAllowed(f"a person ends a task as CANCELLED or FAILED, not {to}")
         outcome = Outcome.CANCELLED if to == State.CANCELLED else Outcome.FAILED
         records = [
-            [task_id, version, outcome, to, None, now, None, f"by {actor}"]
+            ended_attempt(Finish(task_id, version, outcome, to, None, now, None, f"by {actor}"))
             for task_id, version in _canonical(tasks)
         ]
         yield self.statement("record_attempts", batch(records), None)

@@ -455,7 +455,7 @@ class SqlTaskStore(SqlTaskRecords):
             return (
                 yield from self._make_ready([(task_id, version)], now, TriggerPath.HEAL)
             ).notification
-        rows = yield self.statement("error_task", task_id, version, record[6], reason)
+        rows = yield self.statement("error_task", task_id, version, NODE_LOST, reason)
         if rows:
             yield from self.incidents.note_errors([task_id], now)
         return (
@@ -606,11 +606,8 @@ class SqlTaskStore(SqlTaskRecords):
 def read_tasks(rows: Iterable[Row]) -> list[tuple[Trigger, State]]:
     """Return the tasks in the rows of `ordered`."""
     return [
-        (
-            Trigger(*row[1:10], TriggerPath.HOOK, row[0] or 0, None, row[10]),  # type: ignore[call-arg]
-            State(row[11]),
-        )
-        for row in rows
+        (Trigger(*task, TriggerPath.HOOK, seq or 0, None, order_at), State(state))  # type: ignore[call-arg]
+        for seq, *task, order_at, state in rows
     ]
 
 

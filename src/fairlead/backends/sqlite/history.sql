@@ -10,17 +10,15 @@ SELECT 0, 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = ?1), 0)
 
 -- name: attempts
 -- ?1, ?2: after this position; ?3, ?4: before this position
-SELECT 0, seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome, next_state, error_type,
-       error_text, node, version, payload_bytes, trigger_path
-  FROM fairlead_attempts
+SELECT {history}
+  FROM fairlead_attempts a
  WHERE seq > ?2 AND seq < ?4
  ORDER BY seq
  LIMIT ?5
 
 -- name: events
-SELECT 0, seq, task_id, version, kind, at, queue, name, fairness_key, weight, priority, run_at, actor, details
-  FROM fairlead_events
+SELECT {event}
+  FROM fairlead_events e
  WHERE seq > ?2 AND seq < ?4
  ORDER BY seq
  LIMIT ?5

@@ -30,8 +30,7 @@ UPDATE fairlead_incidents SET deliver_at = ?2, deliveries = deliveries + 1
 RETURNING id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
 
 -- name: tasks_of
-SELECT t.id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+SELECT {task}
   FROM json_each(?1) j
   CROSS JOIN fairlead_tasks t ON t.id = j.value
 

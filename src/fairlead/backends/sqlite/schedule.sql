@@ -107,16 +107,11 @@ SELECT queue, partition, run_at, ordering_key, unique_key, id, task, attempt, tr
 
 -- name: append_attempts
 -- ?1: [[task_id, attempt, ...], ...], each row once, even if it is given twice
-INSERT INTO fairlead_attempts (task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key,
-       unique_key, version, submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome,
-       next_state, error_type, error_text, node, trigger_path, payload_bytes)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7, value ->> 8,
-       value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13, value ->> 14, value ->> 15, value ->> 16,
-       value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21, value ->> 22, value ->> 23, value ->> 24,
-       value ->> 25
-  FROM json_each(?1)
+INSERT INTO fairlead_attempts ({attempt})
+SELECT {attempt}
+  FROM (SELECT key, {attempt_in_j} FROM json_each(?1) j) g
  WHERE NOT EXISTS (SELECT 1 FROM fairlead_attempts a
-                    WHERE a.task_id = value ->> 0 AND a.attempt = value ->> 1 AND a.finished_at = value ->> 18)
+                    WHERE a.task_id = g.task_id AND a.attempt = g.attempt AND a.finished_at = g.finished_at)
  ORDER BY key
 
 -- name: complete

@@ -22,8 +22,7 @@
 
 -- name: tasks
 -- Columns of a task; `sizes` and `ids` have fewer.
-SELECT t.id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
+SELECT {task}
 
 -- name: sizes
 SELECT t.id, length(payload)
@@ -57,9 +56,8 @@ SELECT t.id FROM fairlead_tasks t WHERE t.id BETWEEN ?1 AND ?2 ORDER BY t.id LIM
 SELECT t.id FROM fairlead_tasks t WHERE t.id BETWEEN ?1 AND ?2 ORDER BY t.id DESC LIMIT 1 OFFSET ?3
 
 -- name: finished
--- Columns of a finished task, and its position; `ends` has the position alone.
-SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes, 0, a.seq
+-- Columns of an attempt, of which the first two are its position; `ends` has the position alone.
+SELECT {history}
 
 -- name: ends
 SELECT 0, a.seq
@@ -93,7 +91,7 @@ SELECT 0, a.seq FROM fairlead_attempts a
 SELECT t.id, t.payload, t.payload_format FROM json_each(?1) j CROSS JOIN fairlead_tasks t ON t.id = j.value
 
 -- name: runs
-SELECT queue, name, fairness_key, weight, ready_at, claimed_at, started_at, finished_at, outcome, next_state
+SELECT {run_fact}
   FROM fairlead_attempts a
  ORDER BY a.seq DESC
  LIMIT ?1

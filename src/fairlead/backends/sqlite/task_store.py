@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairlead.backends.sql.columns import fields_of, with_columns
 from fairlead.backends.sql.migrate import is_new
-from fairlead.backends.sql.rows import batch, ended_attempt, lanes_of
+from fairlead.backends.sql.rows import batch, ended_attempt, fields_of, lanes_of
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.backends.sqlite.database import SqliteDatabase
@@ -26,9 +25,7 @@ class SqliteTaskStore(SqlTaskStore):
     database: SqliteDatabase
 
     def __init__(self, database: SqliteDatabase) -> None:
-        sql = load("task_store.sql", __package__)
-        sql["insert_task"] = with_columns(sql["insert_task"], 6, "?")
-        super().__init__(database, sql)
+        super().__init__(database, load("task_store.sql", __package__))
 
     def prepare(self) -> None:
         # Create the tables in a new file. Only an operator migrates tables that exist.

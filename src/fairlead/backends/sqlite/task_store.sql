@@ -1,5 +1,6 @@
 -- Statements of the SQLite store. ?1, ?2 ... are the parameters in order. A batch is one JSON array, so SQLite runs one
--- statement however many tasks the batch has.
+-- statement however many tasks the batch has. Names in braces stand for lists of columns (see backends/sql/columns.py) or for
+-- other statements.
 
 -- name: next_seqs
 UPDATE fairlead_sequence SET value = value + ?1 RETURNING value - ?1
@@ -23,9 +24,8 @@ DELETE FROM fairlead_unique_keys
  WHERE (queue, unique_key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1)) AND is_ended AND kept_until <= ?2
 
 -- name: insert_task
--- The columns in {columns} are those of backends/sql/columns.py, and their parameters follow the others.
-INSERT INTO fairlead_tasks (seq, state, ready_at, triggered_at, ready_seq, trigger_path, order_at, {columns})
-VALUES (?1, ?2, ?3, ?3, ?4, 'hook', ?5, {parameters})
+INSERT INTO fairlead_tasks (seq, state, ready_at, triggered_at, ready_seq, trigger_path, order_at, {new})
+VALUES (?1, ?2, ?3, ?3, ?4, 'hook', ?5, {values 6})
 
 -- name: ready
 -- Merges the tasks without a fairness key, from the index by key, and the others, from the index by lane.
@@ -132,7 +132,7 @@ UPDATE fairlead_tasks
                               FROM fairlead_tasks o
                              WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
-RETURNING id, version, attempt, tries, payload, payload_format, ready_at, keep_result, context, checkpoint, seq
+RETURNING {claimed}, seq
 
 -- name: note_claim
 INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch
@@ -144,22 +144,10 @@ DELETE FROM fairlead_claims
    AND NOT EXISTS (SELECT 1 FROM json_each(seqs) j CROSS JOIN fairlead_tasks t ON t.seq = j.value
                     WHERE t.state = 'PROCESSING' AND t.node = ?1)
 
--- name: run
--- What an attempt keeps of its task, and the same of `t`.
-       attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, unique_key, version, submitted_at,
-       run_at, ready_at, triggered_at, claimed_at, node, trigger_path
-
--- name: run_of_t
-       t.attempt, t.tries, t.queue, t.name, t.partition, t.priority, t.fairness_key, t.weight, t.ordering_key, t.unique_key,
-       t.version, t.submitted_at, t.run_at, t.ready_at, t.triggered_at, t.claimed_at, t.node, t.trigger_path
-
 -- name: record_done
 -- ?1: [[seq, version, started_at, finished_at], ...] of tasks that this node (?2) holds
-INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state,
-{run}
-)
-SELECT t.id, length(t.payload), j.value ->> 2, j.value ->> 3, 'done', 'DONE',
-{run_of_t}
+INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state, {run})
+SELECT t.id, length(t.payload), j.value ->> 2, j.value ->> 3, 'done', 'DONE', {run_of_t}
   FROM json_each(?1) j
   CROSS JOIN fairlead_tasks t ON t.seq = j.value ->> 0
  WHERE t.version = j.value ->> 1 AND t.state = 'PROCESSING' AND t.node = ?2
@@ -171,11 +159,8 @@ DELETE FROM fairlead_tasks WHERE seq IN (SELECT value FROM json_each(?1))
 -- name: record_attempts
 -- ?1: [[id, version, outcome, next_state, started_at, finished_at, error_type, error_text], ...]
 -- ?2: the node that must hold the tasks; NULL: any node
-INSERT INTO fairlead_attempts (task_id, payload_bytes, started_at, finished_at, outcome, next_state, error_type, error_text,
-{run}
-)
-SELECT t.id, length(t.payload), j.value ->> 4, j.value ->> 5, j.value ->> 2, j.value ->> 3, j.value ->> 6, j.value ->> 7,
-{run_of_t}
+INSERT INTO fairlead_attempts (task_id, payload_bytes, {ended}, {run})
+SELECT t.id, length(t.payload), {ended_in_j 2}, {run_of_t}
   FROM json_each(?1) j
   CROSS JOIN fairlead_tasks t ON t.id = j.value ->> 0
  WHERE t.version = j.value ->> 1 AND (?2 IS NULL OR (t.state = 'PROCESSING' AND t.node = ?2))
@@ -351,14 +336,10 @@ UPDATE fairlead_tasks
 RETURNING id
 
 -- name: task
-SELECT id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight, ordering_key, unique_key,
-       submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, context, length(payload)
-  FROM fairlead_tasks WHERE id = ?1
+SELECT {task} FROM fairlead_tasks t WHERE t.id = ?1
 
 -- name: last_attempt
-SELECT task_id, queue, partition, name, next_state, version + 1, attempt, tries, priority, fairness_key, weight, ordering_key,
-       unique_key, submitted_at, run_at, ready_at, claimed_at, node, error_type, error_text, NULL, payload_bytes
-  FROM fairlead_attempts WHERE task_id = ?1 ORDER BY attempt DESC, seq DESC LIMIT 1
+SELECT {history} FROM fairlead_attempts a WHERE a.task_id = ?1 ORDER BY a.attempt DESC, a.seq DESC LIMIT 1
 
 -- name: ids_after
 SELECT id FROM (SELECT id FROM fairlead_tasks WHERE id > ?1 ORDER BY id LIMIT ?2)
@@ -370,10 +351,7 @@ SELECT task_id FROM (SELECT DISTINCT task_id FROM fairlead_attempts WHERE task_i
 SELECT payload, payload_format FROM fairlead_tasks WHERE id = ?1
 
 -- name: attempts
-SELECT seq, task_id, attempt, tries, queue, name, partition, priority, fairness_key, weight, ordering_key, version,
-       submitted_at, run_at, ready_at, triggered_at, claimed_at, started_at, finished_at, outcome, next_state, error_type,
-       error_text, node, trigger_path, payload_bytes
-  FROM fairlead_attempts WHERE task_id = ?1 ORDER BY seq
+SELECT {history} FROM fairlead_attempts a WHERE a.task_id = ?1 ORDER BY a.seq
 
 -- name: result
 SELECT result FROM fairlead_results WHERE task_id = ?1

@@ -13,6 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from fairlead.backends.postgres.database import PostgresDatabase
+from fairlead.backends.sql.columns import with_lists
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import CURE
 from fairlead.backends.sql.sql_file import load
@@ -31,7 +32,9 @@ ROWS_PER_PIECE = 250_000
 BATCH_BYTES = 8 << 20
 """Bytes that the driver gathers for a batch; an executor holds about two batches."""
 
-_SQL = load("postgres.sql", __package__)
+_SQL = {
+    name: with_lists(text, "postgres") for name, text in load("postgres.sql", __package__).items()
+}
 _NO_BLOCK = 0xFFFFFFFF
 """Number above every block."""
 _MISSING = ("42P01", "42703")

@@ -1,5 +1,6 @@
--- Statements of the data source on PostgreSQL. $1, $2 are parameters. COPY accepts no parameters, so the driver replaces
--- {columns} by names of the table's columns, and the other names in braces by quoted literals.
+-- Statements of the data source on PostgreSQL. $1, $2 are parameters. {history} is a list of backends/sql/columns.py. COPY
+-- accepts no parameters, so the driver replaces {columns} by names of the table's columns, and the other names in braces by
+-- quoted literals.
 
 -- name: extent
 -- $1: table. Return its number of blocks and the horizon; rows of all transactions before the horizon are visible now.
@@ -9,21 +10,14 @@ SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::big
 -- name: attempts
 -- A piece reads its range of blocks; all pieces of a scan read only rows written before {horizon}. No attempt ever moves.
 SELECT {columns}
-  FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
-               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at,
-               started_at, finished_at, outcome, next_state, error_type, error_text, node, version, payload_bytes,
-               trigger_path
-          FROM fairlead_attempts
-         WHERE ctid >= {first}::tid AND ctid < {past}::tid AND fairlead_attempts.xid < {horizon}::xid8) AS attempts
+  FROM (SELECT {history} FROM fairlead_attempts a
+         WHERE ctid >= {first}::tid AND ctid < {past}::tid AND a.xid < {horizon}::xid8) AS attempts
  WHERE ({queue}::text IS NULL OR queue = {queue}) AND ({since}::bigint IS NULL OR finished_at >= {since})
    AND ({until}::bigint IS NULL OR finished_at < {until})
 
 -- name: tasks
 SELECT {columns}
-  FROM (SELECT id::text AS task_id, queue, partition, name, state, version, attempt, tries, priority, fairness_key, weight,
-               ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at, node, trigger_path,
-               error_type, error_text, length(payload) AS payload_bytes, context, payload, payload_format
-          FROM fairlead_tasks
+  FROM (SELECT *, id::text AS task_id, length(payload) AS payload_bytes FROM fairlead_tasks
          WHERE ctid >= {first}::tid AND ctid < {past}::tid) AS tasks
  WHERE ({queue}::text IS NULL OR queue = {queue}) AND ({since}::bigint IS NULL OR submitted_at >= {since})
    AND ({until}::bigint IS NULL OR submitted_at < {until})
@@ -50,12 +44,8 @@ SELECT xid::text::bigint, seq
 -- name: window
 -- Attempts after one position and up to another, in the order of positions.
 SELECT {columns}
-  FROM (SELECT xid::text::bigint AS xid, seq, task_id::text AS task_id, attempt, tries, queue, name, partition, priority,
-               fairness_key, weight, ordering_key, unique_key, submitted_at, run_at, ready_at, triggered_at, claimed_at,
-               started_at, finished_at, outcome, next_state, error_type, error_text, node, version, payload_bytes,
-               trigger_path
-          FROM fairlead_attempts
-         WHERE (fairlead_attempts.xid, seq) > ({after_xid}::text::xid8, {after_seq}::bigint)
-           AND (fairlead_attempts.xid, seq) <= ({through_xid}::text::xid8, {through_seq}::bigint)
-         ORDER BY fairlead_attempts.xid, seq) AS attempts
+  FROM (SELECT {history} FROM fairlead_attempts a
+         WHERE (a.xid, seq) > ({after_xid}::text::xid8, {after_seq}::bigint)
+           AND (a.xid, seq) <= ({through_xid}::text::xid8, {through_seq}::bigint)
+         ORDER BY a.xid, a.seq) AS attempts
  WHERE ({queue}::text IS NULL OR queue = {queue})
