@@ -10,18 +10,8 @@ from __future__ import annotations
 from types import NoneType
 from typing import Any, NamedTuple, get_args
 
+from fairlead.model import fields
 from fairlead.model.attempt import AttemptRecord
-from fairlead.model.fields import (
-    Count,
-    Key,
-    Partition,
-    Priority,
-    Runs,
-    TaskId,
-    Time,
-    Version,
-    Weight,
-)
 from fairlead.model.task import NewTask
 
 
@@ -41,21 +31,21 @@ class Column(NamedTuple):
 
 
 TASKS = (
-    Column("id", "uuid", TaskId),
-    Column("queue", "text", Key),
-    Column("partition", "smallint", Partition),
-    Column("name", "text", Key),
-    Column("state", "text", Key),
-    Column("version", "integer", Version),
-    Column("attempt", "integer", Runs),
-    Column("tries", "integer", Runs),
-    Column("priority", "smallint", Priority),
-    Column("fairness_key", "text", Key),
-    Column("weight", "double precision", Weight),
-    Column("ordering_key", "text", Key | None),
-    Column("unique_key", "text", Key | None),
+    Column("id", "uuid", fields.TaskId),
+    Column("queue", "text", fields.Key),
+    Column("partition", "smallint", fields.Partition),
+    Column("name", "text", fields.Key),
+    Column("state", "text", fields.Key),
+    Column("version", "integer", fields.Version),
+    Column("attempt", "integer", fields.Runs),
+    Column("tries", "integer", fields.Runs),
+    Column("priority", "smallint", fields.Priority),
+    Column("fairness_key", "text", fields.Key),
+    Column("weight", "double precision", fields.Weight),
+    Column("ordering_key", "text", fields.Key | None),
+    Column("unique_key", "text", fields.Key | None),
     Column("keep_result", "boolean", bool),
-    Column("submitted_at", "bigint", Time),
+    Column("submitted_at", "bigint", fields.Time),
     Column("run_at", "bigint", int),
     Column("ready_at", "bigint", int | None),
     Column("triggered_at", "bigint", int | None),
@@ -63,12 +53,12 @@ TASKS = (
     Column("stuck_at", "bigint", int | None),
     Column("policy", "smallint", int),
     Column("ready_seq", "bigint", int | None),
-    Column("node", "text", Key | None),
-    Column("trigger_path", "text", Key),
-    Column("error_type", "text", Key | None),
-    Column("error_text", "text", Key | None),
-    Column("context", "text", Key | None),
-    Column("payload_format", "text", Key),
+    Column("node", "text", fields.Key | None),
+    Column("trigger_path", "text", fields.Key),
+    Column("error_type", "text", fields.Key | None),
+    Column("error_text", "text", fields.Key | None),
+    Column("context", "text", fields.Key | None),
+    Column("payload_format", "text", fields.Key),
     Column("payload", "bytea", bytes),
     Column("checkpoint", "bytea", bytes | None),
     Column("order_at", "bigint", int | None),
@@ -76,18 +66,18 @@ TASKS = (
 """Columns of `fairlead_tasks`, without those that one dialect alone has for its indexes."""
 
 ENDED = (
-    Column("outcome", "text", Key),
-    Column("next_state", "text", Key),
+    Column("outcome", "text", fields.Key),
+    Column("next_state", "text", fields.Key),
     Column("started_at", "bigint", int | None),
     Column("finished_at", "bigint", int),
-    Column("error_type", "text", Key | None),
-    Column("error_text", "text", Key | None),
+    Column("error_type", "text", fields.Key | None),
+    Column("error_text", "text", fields.Key | None),
 )
 """Columns of an attempt that the end of a run fills."""
 
 _ATTEMPTS = {column.name: column for column in (*TASKS, *ENDED)} | {
-    "task_id": Column("task_id", "uuid", TaskId),
-    "payload_bytes": Column("payload_bytes", "integer", Count),
+    "task_id": Column("task_id", "uuid", fields.TaskId),
+    "payload_bytes": Column("payload_bytes", "integer", fields.Count),
 }
 
 ATTEMPTS = tuple(_ATTEMPTS[name] for name in AttemptRecord.__struct_fields__[1:])

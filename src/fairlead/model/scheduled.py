@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.model.attempt import AttemptRecord
 from fairlead.model.keys import BEFORE_ALL, TaskKey
 from fairlead.model.states import State, TriggerPath
 from fairlead.model.task import NewTask, TaskRecord
@@ -15,10 +14,8 @@ TASK_BYTES = 1000
 NEVER = 1 << 62
 """Instant after the time of every task, in microseconds since the epoch."""
 
-_SUBMITTED = {*NewTask.__struct_fields__} - {"run_at"}
-_OF_TASK = _SUBMITTED & {*TaskRecord.__struct_fields__}
-_OF_ATTEMPT = _SUBMITTED & {*AttemptRecord.__struct_fields__}
-"""Fields that the records of a task and of an attempt have as they were submitted."""
+_SUBMITTED = {*NewTask.__struct_fields__} & {*TaskRecord.__struct_fields__} - {"run_at"}
+"""Fields that the record of a task has as they were submitted."""
 
 
 class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
@@ -68,7 +65,7 @@ class ScheduledTask(msgspec.Struct, frozen=True, gc=False):
     def record(self) -> TaskRecord:
         """The task for people. The schedule does not know whether a run of it is under way."""
         return TaskRecord(
-            **{name: getattr(self.task, name) for name in _OF_TASK},
+            **{name: getattr(self.task, name) for name in _SUBMITTED},
             state=State.WAITING,
             version=self.attempt + 1,
             attempt=self.attempt,
@@ -118,30 +115,14 @@ class RunEnd(msgspec.Struct, frozen=True, weakref=True):
         return ScheduledTask(scheduled.key, scheduled.task, self.attempt, self.tries, self.retry_at)
 
     @property
-    def record(self) -> AttemptRecord:
-        """The run as an attempt, which has no position yet."""
-        scheduled, task = self.scheduled, self.scheduled.task
-        return AttemptRecord(
-            **{name: getattr(task, name) for name in _OF_ATTEMPT},
-            seq=0,
-            task_id=task.id,
-            attempt=self.attempt,
-            tries=self.tries,
-            version=max(self.attempt, 1),
-            run_at=scheduled.ready_at,
-            ready_at=scheduled.ready_at,
-            triggered_at=self.triggered_at,
-            claimed_at=self.triggered_at,
-            started_at=self.started_at,
-            finished_at=self.finished_at,
-            outcome=self.outcome,
-            next_state=self.next_state,
-            error_type=self.error_type,
-            error_text=self.error_text,
-            node=self.node,
-            trigger_path=self.trigger_path,
-            payload_bytes=len(task.payload),
-        )
+    def version(self) -> int:
+        """Version of the task during the run."""
+        return max(self.attempt, 1)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Stored size of the arguments."""
+        return len(self.scheduled.task.payload)
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):

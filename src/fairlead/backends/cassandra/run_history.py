@@ -18,9 +18,9 @@ import msgspec
 from fairlead.backends.cassandra.database import APP
 from fairlead.backends.cassandra.schedule_writes import bucket_of
 from fairlead.backends.sql.rows import NIL, canonical
-from fairlead.backends.sql.schedule import decode_attempt
 from fairlead.errors import SchemaMismatch
 from fairlead.model import FINAL_STATES, AttemptRecord, PartitionKey, TaskKey
+from fairlead.model.columns import ATTEMPTS
 from fairlead.model.reading import Reader
 from fairlead.ports.run_history import KEEP_READER, RunCursor, RunPage, RunPosition
 from fairlead.ports.schedule_store import HOUR, hour_of
@@ -30,7 +30,11 @@ PAGE = 1000
 """Rows of one statement, at most."""
 
 _LARGEST = 1 << 63
-_read = Reader(decode_attempt)
+_read: Reader[Row] = Reader(
+    msgspec.json.Decoder(
+        tuple.__class_getitem__(tuple(column.values for column in ATTEMPTS))
+    ).decode
+)
 log = logging.getLogger("fairlead.cassandra")
 
 
@@ -75,8 +79,8 @@ class CassandraRunHistory:
                 rows = yield Statement("runs", (*partition, hour, *after, until, count))
                 for ended_at, task_id, attempt, text in rows:
                     after = ended_at, task_id, attempt
-                    if (row := _run(partition, after, text)) is not None:
-                        found.append(row)
+                    if (run := read_run(partition, after, text)) is not None:
+                        found.append((0, ended_at, *run))
                 last = RunPosition(end_hour, hour, *after)
                 if len(found) == limit:
                     return RunPage(found, RunCursor(done, through, last))
@@ -106,12 +110,11 @@ class CassandraRunHistory:
                 for instant in {ended_at, *(row[0] for row in at)} - {None}:
                     where = (*partition, hour, instant, task_id)
                     for number, text in reversed((yield Statement("runs_of", where))):
-                        row = _run(PartitionKey(*partition), (instant, task_id, number), text)
-                        if row is None:
-                            continue
-                        attempt = AttemptRecord(*row[1:])
-                        if attempt.task_id == task_id and attempt.next_state in FINAL_STATES:
-                            return attempt
+                        at = (instant, task_id, number)
+                        if (run := read_run(PartitionKey(*partition), at, text)) is not None:
+                            attempt = AttemptRecord(0, *run)
+                            if attempt.task_id == task_id and attempt.next_state in FINAL_STATES:
+                                return attempt
         return None
 
 
@@ -121,9 +124,9 @@ def stored_id() -> Steps[str | None]:
     return rows[0][0] if rows else None
 
 
-def _run(partition: PartitionKey, at: tuple[int, str, int], text: str | None) -> Row | None:
-    """Return the row of ATTEMPT_FIELDS in the text, with the instant that orders the history as its
-    position; None if the text cannot be read. `at`: ended_at, id and attempt of its row."""
+def read_run(partition: PartitionKey, at: object, text: str | None) -> Row | None:
+    """Return the row of the history in the text, as `attempt_row` made it; None if the text cannot
+    be read. `at`: its place, for the log."""
     try:
         row = _read(text or "")
     except msgspec.DecodeError as error:
@@ -133,4 +136,4 @@ def _run(partition: PartitionKey, at: tuple[int, str, int], text: str | None) ->
     if any(isinstance(value, int) and not -_LARGEST <= value < _LARGEST for value in row):
         log.error("a run has a number out of range", extra={"partition": partition, "run": at})
         return None
-    return (0, at[0], *row)
+    return row

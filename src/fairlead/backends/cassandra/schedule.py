@@ -85,6 +85,7 @@ from fairlead.backends.cassandra.moves import (
 )
 from fairlead.backends.cassandra.owner import RunHours, ScheduleOwner, next_range_id
 from fairlead.backends.cassandra.page_size import PageSize
+from fairlead.backends.cassandra.run_history import read_run
 from fairlead.backends.cassandra.schedule_scans import (
     LAST_HOUR,
     ScheduleScans,
@@ -108,7 +109,7 @@ from fairlead.backends.cassandra.session import (
     CassandraUrl,
     chunks,
 )
-from fairlead.backends.sql.schedule import attempt_row, decode_attempt
+from fairlead.backends.sql.schedule import attempt_row
 from fairlead.backends.sql.schedule_rows import decode_record
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.clock import MICROS
@@ -585,11 +586,8 @@ class CassandraScheduleStore(ScheduleScans):
         async with contextlib.aclosing(rows):
             some: list[Row] = []
             async for (row,) in rows:
-                try:
-                    some.append(decode_attempt(row or ""))
-                except (ValueError, RecursionError) as error:
-                    fields = {"partition": owner.partition, "hours": hours, "error": str(error)}
-                    log.error("a run cannot be read, and is left out of the history", extra=fields)
+                if (run := read_run(owner.partition, hours, row)) is not None:
+                    some.append(run)
                 if len(some) == MOVED_AT_ONCE:
                     if not await history.append(some):
                         return False

@@ -506,10 +506,7 @@ _STATE_COLUMNS = ("state", "ready_at", "triggered_at", "due_at")
 _LAST_COLUMNS = ("ordering_key", "order_at", "order_seq", "unique_key", "payload")
 # ready_seq is the column's default, the next position, for ready tasks, and NULL for waiting tasks.
 _READY_COLUMNS = ("id", *_SHARED_NAMES, *_STATE_COLUMNS, *_LAST_COLUMNS)
-_WAITING_COLUMNS = (
-    *("id", *_SHARED_NAMES, *_STATE_COLUMNS),
-    *("ready_seq", "due_seq", *_LAST_COLUMNS),
-)
+_WAITING_COLUMNS = ("id", *_SHARED_NAMES, *_STATE_COLUMNS, "ready_seq", "due_seq", *_LAST_COLUMNS)
 _ENCODERS: dict[str, Callable[[Any], bytes]] = {
     "bigint": bigint,
     "boolean": boolean,

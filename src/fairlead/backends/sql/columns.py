@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from fairlead.model import ClaimedTask, TaskRecord
-from fairlead.model.columns import ATTEMPTS, ENDED, KEPT, NEW
+from fairlead.model.columns import ATTEMPTS, ENDED, KEPT, NEW, TASKS
 from fairlead.model.history import ATTEMPT_FIELDS, EVENT_FIELDS
 from fairlead.model.task_facts import RunFact
 
@@ -38,14 +38,14 @@ def _lists(parameter: str, element: str, forms: dict[str, str]) -> dict[str, Seq
     """Return the lists of a dialect. `parameter` and `element` stand for a value with its type,
     `forms` for columns that a reader gets in another form."""
     runs = [column.name for column in KEPT]
-    claimed, _, _ = " ".join(ClaimedTask.__struct_fields__).partition(" row ")
+    known = {*forms, *(column.name for column in TASKS)}
     return {
         "new": [column.name for column in NEW],
         "values": [parameter.replace("TYPE", column.type) for column in NEW],
         "arrays": [parameter.replace("TYPE", f"{column.type}[]") for column in NEW],
         # In an array, an empty text stands for NULL.
         "given": [f"nullif({c.name}, '') AS {c.name}" if c.may_be_null else c.name for c in NEW],
-        "claimed": _read(claimed.split(), "", forms),
+        "claimed": _read(filter(known.__contains__, ClaimedTask.__struct_fields__), "", forms),
         "run": runs,
         "run_of_t": [f"t.{name}" for name in runs],
         "ended": [column.name for column in ENDED],
@@ -67,6 +67,6 @@ LISTS = {
         "(j ->> {})::TYPE",
         {"id": "{}::text", "task_id": "{}::text", "xid": "{}::text::bigint"},
     ),
-    "sqlite": _lists("?{}", "j.value ->> {}", {"xid": "0"}),
+    "sqlite": _lists("?{}", "j.value ->> {}", {"xid": "0", "row": "seq"}),
 }
 """Items of each list, by dialect and name. Braces in an item stand for its number."""

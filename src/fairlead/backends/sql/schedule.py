@@ -43,11 +43,18 @@ MOVED_AT_ONCE = 500
 
 _THROUGH = TaskKey(NEVER, "", "")
 
-_attempt_values = attrgetter(*(column.name for column in ATTEMPTS))
-decode_attempt: Callable[[str], Row] = msgspec.json.Decoder(
-    tuple.__class_getitem__(tuple(column.values for column in ATTEMPTS))
-).decode
-"""Return the row of an attempt, as `attempt_row` returns it, in a JSON text."""
+_RENAMED = {
+    "task_id": "scheduled.task.id",
+    "run_at": "scheduled.ready_at",
+    "ready_at": "scheduled.ready_at",
+    "claimed_at": "triggered_at",
+}
+_PATHS = [
+    _RENAMED.get(name) or (name if hasattr(RunEnd, name) else f"scheduled.task.{name}")
+    for name, *_ in ATTEMPTS
+]
+attempt_row: Callable[[RunEnd], Row] = attrgetter(*_PATHS)
+"""Return the row of the history for `append_attempts`."""
 
 _encode = msgspec.json.encode
 
@@ -308,11 +315,6 @@ def append_unfenced(sql: Mapping[str, str], rows: Sequence[Row]) -> Steps[None]:
         first = AttemptRecord(0, *rows[0])
         yield Statement(sql["wait_for_appends"], (first.queue, first.partition))
     yield from append_attempts(sql, rows)
-
-
-def attempt_row(end: RunEnd) -> Row:
-    """Return the row of the history for `append_attempts`."""
-    return _attempt_values(end.record)
 
 
 def _key(task: NewTask) -> TaskKey:

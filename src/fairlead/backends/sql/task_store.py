@@ -245,9 +245,7 @@ class SqlTaskStore(SqlTaskRecords):
         held = yield from self._record(node, finishes)
         refused: list[str] = []
         if held < len(finishes):
-            params = batch([(f.id, f.version) for f in finishes])
-            rows = yield self.statement("held", params, node)
-            ours = {row[0] for row in rows}
+            ours = yield from self._held(node, finishes)
             refused = [f.id for f in finishes if f.id not in ours]
             finishes = [f for f in finishes if f.id in ours]
         ending = [f for f in finishes if f.next_state == State.DONE]
@@ -276,6 +274,11 @@ class SqlTaskStore(SqlTaskRecords):
     def _record(self, node: str, finishes: Sequence[Finish]) -> Steps[int]:
         """Append the attempts of the tasks that the node still holds, and return their number."""
         raise NotImplementedError
+
+    def _held(self, node: str, finishes: Sequence[Finish]) -> Steps[set[str]]:
+        """Return the ids of the tasks that the node still holds."""
+        rows = yield self.statement("held", batch([(f.id, f.version) for f in finishes]), node)
+        return {row[0] for row in rows}
 
     def _delete(self, node: str, finishes: Sequence[Finish]) -> Steps[None]:
         yield self.statement("delete_held", batch([(f.id, f.version) for f in finishes]), node)

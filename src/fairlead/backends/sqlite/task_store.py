@@ -72,9 +72,8 @@ class SqliteTaskStore(SqlTaskStore):
         if not rows:
             return []
         earliest = min(stuck_at for _, stuck_at, _ in alike)
-        number = (
-            yield self.statement("note_claim", node, earliest, batch([row[-1] for row in rows]))
-        )[0][0]
+        seqs = batch([row[-1] for row in rows])
+        ((number,),) = yield self.statement("note_claim", node, earliest, seqs)
         return [ClaimedTask(*(*row, number)) for row in rows]
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
@@ -84,12 +83,7 @@ class SqliteTaskStore(SqlTaskStore):
             yield self.statement("record_done", batch(rows), node)
             recorded = (yield self.statement("changes"))[0][0]
             if recorded < len(done):
-                held = {
-                    row[0]
-                    for row in (
-                        yield self.statement("held", batch([(f.id, f.version) for f in done]), node)
-                    )
-                }
+                held = yield from self._held(node, done)
                 refused = [f.id for f in done if f.id not in held]
                 done = [f for f in done if f.id in held]
             else:

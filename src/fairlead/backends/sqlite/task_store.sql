@@ -132,7 +132,7 @@ UPDATE fairlead_tasks
                               FROM fairlead_tasks o
                              WHERE o.queue = fairlead_tasks.queue AND o.ordering_key = fairlead_tasks.ordering_key
                                AND o.order_at IS NULL AND o.state = 'PROCESSING')))
-RETURNING {claimed}, seq
+RETURNING {claimed}
 
 -- name: note_claim
 INSERT INTO fairlead_claims (node, stuck_at, seqs) VALUES (?1, ?2, ?3) RETURNING batch

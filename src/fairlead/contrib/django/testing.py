@@ -17,6 +17,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 from django.utils import timezone
 
+from fairlead.backends.sql.columns import with_lists
 from fairlead.contrib.django.models import Task
 from fairlead.contrib.django.project import DjangoApp, get_app
 from fairlead.declare.current import current_run, set_run
@@ -165,16 +166,15 @@ def _call(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def _claim(app: DjangoApp, task: Any) -> Execution:
     connection = connections[app.alias]
     now = app.clock.now()
-    row = "seq" if connection.vendor == "sqlite" else "0"
+    statement = with_lists(
+        "UPDATE fairlead_tasks SET state = 'PROCESSING', version = version + 1,"
+        " attempt = attempt + 1, tries = tries + 1, node = %s, claimed_at = %s, stuck_at = %s,"
+        " ready_at = coalesce(ready_at, run_at) WHERE id = %s RETURNING {claimed}",
+        "sqlite" if connection.vendor == "sqlite" else "postgres",
+    )
     with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE fairlead_tasks SET state = 'PROCESSING', version = version + 1,"  # noqa: S608
-            " attempt = attempt + 1, tries = tries + 1, node = %s, claimed_at = %s,"
-            " stuck_at = %s WHERE id = %s"
-            f" RETURNING keep_result, context, run_at, ready_at, checkpoint, {row}",
-            [NODE, now, now + 3_600_000_000, task.id],
-        )
-        keep_result, context, run_at, ready_at, checkpoint, row = cursor.fetchone()
+        cursor.execute(statement, [NODE, now, now + 3_600_000_000, task.id])
+        claimed = ClaimedTask(*cursor.fetchone())
     trigger = Trigger(
         id=task.id,
         version=task.version,
@@ -186,19 +186,6 @@ def _claim(app: DjangoApp, task: Any) -> Execution:
         fairness_key=task.fairness_key,
         weight=task.weight,
         ordering_key=task.ordering_key,
-    )
-    claimed = ClaimedTask(
-        task.id,
-        task.version + 1,
-        task.attempt + 1,
-        task.tries + 1,
-        bytes(task.payload),
-        task.payload_format,
-        ready_at or run_at,
-        bool(keep_result),
-        context,
-        None if checkpoint is None else bytes(checkpoint),
-        row,
     )
     return Execution(trigger, claimed, app.handlers[task.name])
 
