@@ -10,6 +10,8 @@ from __future__ import annotations
 from types import NoneType
 from typing import Any, NamedTuple, get_args
 
+import msgspec
+
 from fairlead.model import fields
 from fairlead.model.attempt import AttemptRecord
 from fairlead.model.task import NewTask
@@ -86,6 +88,9 @@ ATTEMPTS = tuple(_ATTEMPTS[name] for name in AttemptRecord.__struct_fields__[1:]
 
 NEW = tuple(column for column in TASKS if column.name in NewTask.__struct_fields__)
 """Columns that a submit gives."""
+
+StoredTask = msgspec.defstruct("StoredTask", [(column.name, column.values) for column in NEW])
+"""Values of a new task that every store and the history can take."""
 
 KEPT = tuple(column for column in TASKS if column in ATTEMPTS and column not in ENDED)
 """Columns that an attempt keeps of its task."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 PRIORITIES = range(10)
@@ -42,15 +42,3 @@ BigInt = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 """Integers of columns of 8, 32 and 64 bits."""
 Key = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]
 """Text that PostgreSQL can store."""
-
-
-class StoredFields(Struct):
-    """Ranges of the fields of a task of an ordered queue that every store and the history can
-    take."""
-
-    id: TaskId
-    name: Key
-    payload_format: Key
-    fairness_key: Key
-    submitted_at: Time
-    context: Key | None

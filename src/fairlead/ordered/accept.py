@@ -14,7 +14,7 @@ from fairlead.declare.options import Options
 from fairlead.declare.queue import Queue
 from fairlead.errors import InvalidTask
 from fairlead.model import NewTask, PartitionKey, ScheduledTask
-from fairlead.model.fields import StoredFields
+from fairlead.model.columns import StoredTask
 from fairlead.ports.task_log import Entry, Submit, partition_of
 
 
@@ -42,7 +42,7 @@ def check(entry: Entry, partition: PartitionKey | None = None) -> None:
         ) from None
     if isinstance(entry, Submit):
         try:
-            msgspec.convert(entry.task, StoredFields, from_attributes=True)
+            msgspec.convert(entry.task, StoredTask, from_attributes=True)
         except msgspec.ValidationError as error:
             raise InvalidTask(f"task {entry.task.id!r}: {error}") from None
 

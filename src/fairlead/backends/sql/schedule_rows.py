@@ -17,9 +17,6 @@ from fairlead.clock import to_datetime
 from fairlead.model import (
     DEFAULT_PRIORITY,
     DEFAULT_WEIGHT,
-    MAX_WEIGHT,
-    MIN_WEIGHT,
-    PRIORITIES,
     NewTask,
     PartitionKey,
     PayloadFormat,
@@ -27,7 +24,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.model.fields import StoredFields
+from fairlead.model.columns import StoredTask
 
 log = logging.getLogger("fairlead.ordered")
 
@@ -89,11 +86,7 @@ def _check(partition: PartitionKey, scheduled: ScheduledTask) -> None:
         raise ValueError(f"the task is of partition {task.partition} of {task.queue!r}")
     if (own := ScheduledTask.of(task).key) != scheduled.key:
         raise ValueError(f"the task has another key: {tuple(own)}")
-    msgspec.convert(task, StoredFields, from_attributes=True)
-    if task.priority not in PRIORITIES:
-        raise ValueError(f"priority {task.priority} is not within 0 to {PRIORITIES[-1]}")
-    if not MIN_WEIGHT <= task.weight <= MAX_WEIGHT:
-        raise ValueError(f"weight {task.weight} is not within {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
+    msgspec.convert(task, StoredTask, from_attributes=True)
     if not (0 <= scheduled.attempt < _MOST_RUNS and 0 <= scheduled.tries < _MOST_RUNS):
         raise ValueError(f"{scheduled.attempt} runs and {scheduled.tries} tries are out of range")
     if scheduled.retry_at is not None:
