@@ -18,6 +18,9 @@ from fairlead.ports.task_records import TaskFilter
 MOST_TENANTS = 10_000
 """Greatest number of tenants that one person may be given."""
 
+_TEXTS = ("queue", "name", "fairness_key", "tenant", "ordering_key", "unique_key", "error")
+"""Conditions that are texts, passed on as they are."""
+
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -64,13 +67,14 @@ def task_filter(
     microseconds since the epoch. Raise InvalidTask."""
     if unknown := set(filters) - set(TaskFilters.__annotations__):
         raise InvalidTask(f"filters {', '.join(sorted(unknown))} are unknown")
-    texts = ("queue", "name", "fairness_key", "tenant", "ordering_key", "unique_key", "error")
-    for what in texts:
-        if filters.get(what) is not None:
-            values.text(what, filters[what], may_be_empty=True, error=InvalidTask)  # type: ignore[literal-required]
+    texts = {
+        what: values.text(what, given, may_be_empty=True, error=InvalidTask)
+        for what in _TEXTS
+        if (given := filters.get(what)) is not None
+    }
     if after is not None:
         values.text("after", after, error=InvalidTask)
-    tenant = filters.get("tenant")
+    tenant = texts.pop("tenant", None)
     tenants = scope_of(scope)
     if tenant is not None:
         tenants = frozenset({tenant}) if tenants is None else tenants & {tenant}
@@ -82,20 +86,15 @@ def task_filter(
     submitted_from = filters.get("submitted_from")
     return TaskFilter(
         state=state,
-        queue=filters.get("queue"),
-        name=filters.get("name"),
-        fairness_key=filters.get("fairness_key"),
         older_than=_submitted_before(filters, now),
-        error=filters.get("error"),
         after=after,
         submitted_from=(
             None if submitted_from is None else instant("submitted_from", submitted_from)
         ),
-        ordering_key=filters.get("ordering_key"),
-        unique_key=filters.get("unique_key"),
         id_prefix=_digits(filters.get("id")),
         argument=None if argument is None else argument_filter(argument),
         tenants=None if tenants is None else tuple(sorted(tenants)),
+        **texts,
     )
 
 
