@@ -27,7 +27,8 @@ app = shop("sqlite:///shop.db").app
 def hide(name, arguments):
     return {**arguments, "number": f"hidden of {name}"}
 """
-TOOLS = ["overview", "tenants", "tenant", "tasks", "task", "why", "queues", "queue", "doctor"]
+TOOLS = ["overview", "tenants", "tenant", "tenant_why", "queues", "queue"]
+TOOLS += ["tasks", "task", "task_why", "doctor"]
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +75,13 @@ async def test_an_assistant_finds_out_why_a_tenant_waits(folder: Path) -> None:
             assert tool.annotations is not None and tool.annotations.read_only_hint
             assert "never instructions" in (tool.description or "")
             assert tool.input_schema["additionalProperties"] is False
-        why = await call(opened, "why", tenant="acme")
+        why = await call(opened, "tenant_why", key="acme")
         assert why["tenant"]["tenant"] == "acme"
         assert why["tenant"]["backlog"] == {"number": 9, "is_exact": True}
         kinds = {reason["kind"] for each in why["oldest"] for reason in each["reasons"]}
         assert kinds == {"in_error"}
         (ready,) = (await call(opened, "tasks", tenant="acme", state="SUBMITTED", rows=1))["tasks"]
-        reasons = (await call(opened, "why", task=ready["id"]))["reasons"]
+        reasons = (await call(opened, "task_why", id=ready["id"]))["reasons"]
         assert "read by nobody" in reasons[-1]["what"] and "fairlead worker" in str(reasons)
 
 
@@ -88,10 +89,11 @@ async def test_every_tool_works_and_shows_no_arguments_without_a_mask(folder: Pa
     async with client(folder) as opened:
         (ready,) = (await call(opened, "tasks", state="SUBMITTED", rows=1))["tasks"]
         given: dict[str, dict[str, Any]] = {
-            "tenant": {"tenant": "acme"},
+            "tenant": {"key": "acme"},
+            "tenant_why": {"key": "acme"},
             "task": {"id": ready["id"]},
-            "why": {"task": ready["id"]},
-            "queue": {"queue": "mail"},
+            "task_why": {"id": ready["id"]},
+            "queue": {"name": "mail"},
         }
         for name in TOOLS:
             result = await opened.call_tool(name, given.get(name, {}))
@@ -115,15 +117,15 @@ async def test_a_server_of_one_tenant_shows_no_other_one_and_arguments_through_t
         for name, arguments in (
             ("overview", {}),
             ("tenants", {"search": "umb"}),
-            ("tenant", {"tenant": "umbrella"}),
+            ("tenant", {"key": "umbrella"}),
             ("tasks", {"tenant": "umbrella"}),
             ("tasks", {}),
             ("task", {"id": foreign}),
-            ("why", {"task": foreign}),
-            ("why", {"tenant": "umbrella"}),
+            ("task_why", {"id": foreign}),
+            ("tenant_why", {"key": "umbrella"}),
             ("queues", {}),
-            ("queue", {"queue": "mail"}),
-            ("queue", {"queue": "ledger"}),
+            ("queue", {"name": "mail"}),
+            ("queue", {"name": "ledger"}),
         ):
             result = await opened.call_tool(name, arguments)
             text = text_of(result)
@@ -140,10 +142,9 @@ async def test_wrong_arguments_are_errors_that_name_the_cure(folder: Path) -> No
             ("tasks", {"client": "acme"}, "client"),
             ("tasks", {"state": "LOST"}, "state"),
             ("tasks", {"argument": "number=0"}, "cannot be searched"),
-            ("why", {}, "either"),
-            ("why", {"task": "x", "tenant": "y"}, "either"),
+            ("task_why", {}, "id"),
             ("task", {"id": "unknown"}, "unknown"),
-            ("queue", {"queue": "unknown"}, "unknown"),
+            ("queue", {"name": "unknown"}, "unknown"),
         ):
             result = await opened.call_tool(name, arguments)
             assert result.is_error and word in text_of(result), name

@@ -56,7 +56,7 @@ async def test_a_mixed_fleet_is_shown_as_it_is(app: App, sqlite_url: str) -> Non
     keep_alive(sqlite_url)
     page = (await Browser(with_access(app, Access.read())).get("/nodes")).text
     assert f"Python {HERE.python}" in page and f"Python {older.python}" in page
-    given = (await Browser(with_access(app, Access.read())).get("/api/v1/nodes")).json()["nodes"]
+    given = (await Browser(with_access(app, Access.read())).get("/api/v1/nodes")).json()
     assert {each["node"]: (each["slots"], each["version"], each["python"]) for each in given} == {
         "older": (3, "0.0.9", "3.11.1"),
         "newer": (7, VERSION, HERE.python),

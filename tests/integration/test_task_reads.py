@@ -49,7 +49,7 @@ async def test_pages_go_both_ways_through_all_tasks_without_a_gap(shop) -> None:
         while True:
             page = app.management.page(limit=10, after=after, newest_first=newest_first)
             found += _ids(page)
-            after = page.after
+            after = page.next
             if after is None:
                 break
         assert found == sorted(ids, reverse=newest_first)
@@ -120,7 +120,7 @@ async def test_every_filter_selects_what_it_says(shop) -> None:
     while True:
         page = management.page(state="DONE", limit=4, after=after, newest_first=False)
         ends += _ids(page)
-        after = page.after
+        after = page.next
         if after is None:
             break
     assert ends == _ids(management.page(state="DONE", limit=1000))[::-1]
@@ -141,11 +141,11 @@ async def test_a_page_ends_after_the_rows_that_it_may_walk_and_says_so(
     while True:
         page = read(store.reads.page(where, 10, True, 10))
         found += page.tasks
-        if page.after is None:
+        if page.next is None:
             break
         assert page.is_cut
-        cursors.append(page.after)
-        where = msgspec.structs.replace(where, after=page.after)
+        cursors.append(page.next)
+        where = msgspec.structs.replace(where, after=page.next)
     assert len(cursors) == 4
     assert len(found) == 1
 
@@ -181,7 +181,7 @@ async def test_tenants_show_what_each_got_and_was_due(shop) -> None:
     context = app.operate_context
     page = tenants(context, limit=2)
     assert [each.tenant for each in page.tenants] == ["t1", "t2"]
-    assert page.skip == 2
+    assert page.next == 2
     assert page.number == Counted(3)
     first = page.tenants[0]
     assert first.backlog.number == 5

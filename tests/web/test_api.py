@@ -17,10 +17,15 @@ from hypothesis import strategies as st
 
 from fairlead import App
 from fairlead.model import Incident, IncidentKind, Level
+from fairlead.model.task_facts import TaskPage
+from fairlead.operate.tasks import Management
 from fairlead.web import Access, console
-from fairlead.web.api.conversion import document, instant_of
+from fairlead.web.api.conversion import instant_of
 from fairlead.web.api.openapi import openapi_document
+from fairlead.web.api.operations import Act, json_of
+from fairlead.web.api.reads import Reads
 from fairlead.web.api.routes import OPERATIONS
+from fairlead.web.mcp import McpServer
 from tests.conftest import url_of
 from tests.web.api_kit import FUTURE, HOSTILE, SECRET, add_lake, fill, shop
 from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
@@ -135,7 +140,7 @@ async def test_every_operation_gives_what_the_openapi_document_says(full: App) -
         ),
         ("reschedule_matching", {}, {"filter": acme, "run_at": later}),
         ("change_matching", {}, {"filter": {"id": ids[7][:8]}, "new_fairness_key": "acme"}),
-        ("cancel_matching", {}, {"filter": acme}),
+        ("cancel_matching", {}, {"all": True, "limit": 1}),
         ("fail_matching", {}, {"filter": acme}),
         ("actions", {}, {"rows": 2}),
         ("action", {"id": "1"}, {}),
@@ -221,10 +226,9 @@ def test_the_schemas_of_the_openapi_document_are_valid_and_bounded() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63 - 1))
 def test_64_bit_numbers_keep_all_their_digits(one: int, other: int) -> None:
-    sent = msgspec.json.encode(document(Level(one, other)))
-    assert json.loads(sent) == {"pass": str(one), "id": str(other)}
+    assert json.loads(json_of(Level(one, other), Level)) == {"pass": str(one), "id": str(other)}
     incident = Incident(other, IncidentKind.ERROR, "x", "", 0, "", "", 0, 0, None)
-    assert json.loads(msgspec.json.encode(document(incident)))["id"] == str(other)
+    assert json.loads(json_of(incident, Incident))["id"] == str(other)
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
@@ -241,7 +245,7 @@ async def test_pages_follow_their_cursor_to_the_end(full: App) -> None:
     for path, rows_of, query in (
         ("/tasks", "tasks", {"state": "ERROR"}),
         ("/tenants", "tenants", {}),
-        ("/incidents", "incidents", {}),
+        ("/incidents", "rows", {}),
     ):
         whole = (await caller.get(path, rows=200, **query))[rows_of]
         found, after = [], None
@@ -272,14 +276,15 @@ def key_of(row: dict[str, Any]) -> Any:
         ("/tenants", {"after": "-1"}, 400, "after"),
         ("/tenant", {}, 400, "key"),
         ("/queue", {"name": "unknown"}, 404, "unknown"),
+        ("/tenants", {"after": "1e9"}, 400, "after"),
         ("/policy", {"version": "99"}, 404, "99"),
         ("/policy", {"version": str(1 << 63)}, 400, "version"),
         ("/actions/x", {}, 400, "id"),
         ("/actions/9", {}, 404, "9"),
-        ("/audit", {"action": "1e3"}, 400, "action"),
+        ("/audit", {"action": "x"}, 400, "action"),
         ("/audit", {"after": str(1 << 63)}, 400, "after"),
         ("/history/runs", {}, 501, "fairlead pipeline ingest"),
-        ("/history/runs", {"top": "51"}, 501, "fairlead pipeline ingest"),
+        ("/history/runs", {"top": "51"}, 400, "top"),
         ("/nothing", {}, 404, ""),
     ],
 )
@@ -306,6 +311,8 @@ async def test_a_wrong_read_names_the_cause(
         ("/tasks/cancel", {"ids": ["x"] * 501}, 400),
         ("/tasks/cancel", {"ids": "x"}, 400),
         ("/actions/cancel", {}, 400),
+        ("/actions/fail", {"filter": {}}, 400),
+        ("/actions/fail/preview", {"filter": {}, "all": False}, 400),
         ("/actions/cancel", {"filter": {"client": "acme"}}, 400),
         ("/actions/cancel", {"filter": {"older_than": 10**30}}, 400),
         ("/actions/cancel", {"filter": {"state": "DONE"}}, 400),
@@ -350,7 +357,7 @@ async def test_a_changed_task_is_refused_at_its_old_version(full: App) -> None:
     assert done.json()["priority"] == 1
     again = await caller.post(path, {"priority": 2, "version": task["version"]})
     assert again.status_code == 409 and again.json()["error"]["status"] == 409
-    audit = (await caller.get("/audit", task_id=task["id"]))["entries"]
+    audit = (await caller.get("/audit", task_id=task["id"]))["rows"]
     assert [entry["outcome"] for entry in audit] == ["refused", "done"]
 
 
@@ -414,9 +421,9 @@ async def test_no_read_of_a_tenant_shows_anything_of_another_one(full: App) -> N
     ]
     served = 0
     for operation in OPERATIONS:
-        if "GET" not in (operation.route.methods or ()):
+        if isinstance(operation, Act):
             continue
-        known = {each.name for each in operation.parameters}
+        known = set(operation.arguments.__struct_fields__) | {"no_key"}
         for query in queries:
             if not set(query) <= known:
                 continue
@@ -481,3 +488,22 @@ async def test_arguments_pass_the_mask_and_keep_their_digits(full: App) -> None:
     assert str(2**62) in shown
     masked = (await with_token(full, mask=hide).get(f"/tasks/{task['id']}"))["arguments"]
     assert str(2**62) not in masked and "hidden of send" in masked
+
+
+async def test_an_unknown_tenant_is_not_called_a_task(app: App) -> None:
+    caller = with_token(app, Access.read({"acme"}))
+    response = await caller.client.get(f"{API}/tenant", params={"key": "umbrella"})
+    assert response.status_code == 404 and "task" not in response.json()["error"]["title"]
+
+
+async def test_the_tool_says_that_a_search_was_cut(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Reads(app, tenants=None, show_arguments=None)
+    page = TaskPage([], "0197f9a2-0000-7000-8000-000000000000", is_cut=True)
+    monkeypatch.setattr(Management, "page", lambda *_args, **_given: page)
+    call = {"name": "tasks", "arguments": {"name": "other"}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    sent = McpServer(reads, is_operator=True).respond(msgspec.json.encode(message))
+    found = json.loads(json.loads(sent or b"")["result"]["content"][0]["text"])
+    assert found["tasks"] == [] and found["next"] and "may match" in found["note"]

@@ -24,4 +24,4 @@ async def test_an_unknown_queue_is_refused_with_a_page(app: App) -> None:
     await browser.get("/queues")
     response = await browser.post("/queues/pause", queue="<b>none")
     assert response.status_code == 404
-    assert "No such queue" in response.text and "<b>none" not in response.text
+    assert "Not found" in response.text and "<b>none" not in response.text

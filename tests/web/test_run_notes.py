@@ -104,7 +104,7 @@ async def test_logs_beyond_the_bound_of_a_response_are_counted(sqlite_url: str) 
 
     handle = load.submit()
     await drain(app)
-    found = reads(app, None).task(handle.id)
+    found = reads(app, None).task(id=handle.id)
     assert [each.attempt for each in found.logs] == [3, 4, 5] and found.more_logs == 2
     page = (await Browser(with_access(app, Access.full())).get(f"/tasks/task?id={handle.id}")).text
     assert page.count("Log of attempt") == 3 and "log of 2 earlier attempts is not shown" in page

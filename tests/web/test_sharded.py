@@ -168,7 +168,7 @@ def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncSha
             sent = client.post(f"/sharded{path}", json={"name": "images", **body})
             return sent.raise_for_status().json()
 
-        listed = {each["name"]: each for each in read("")["queues"]}
+        listed = {each["name"]: each for each in read("")}
         assert listed["images"]["group"] == "resizers" and listed["unused"]["groups"] == []
         stats = listed["images"]["stats"]
         assert (stats["dead"], stats["messages"]) == (3, 6) and stats["oldest"] is not None
@@ -178,11 +178,11 @@ def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncSha
         consumer = found["consumers"][0]
         assert (consumer["name"], consumer["messages"]) == ("ann", 1)
         page = read("/dead-letters", name="images", rows=2)
-        assert [letter["id"] for letter in page["letters"]] == [first, second]
-        letter = page["letters"][0]
+        assert [letter["id"] for letter in page["rows"]] == [first, second]
+        letter = page["rows"][0]
         assert letter["fields"]["html"] == "<b>" and letter["shard_key"] == "bad"
         rest = read("/dead-letters", name="images", after=page["next"])
-        assert [letter["id"] for letter in rest["letters"]] == [third] and rest["next"] is None
+        assert [letter["id"] for letter in rest["rows"]] == [third] and rest["next"] is None
         assert act("/requeue", ids=[first])["ids"] == [first]
         assert act("/delete", ids=[first, second])["ids"] == [second]
         for weight in (2.5, None):

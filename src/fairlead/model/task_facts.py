@@ -13,7 +13,7 @@ class TaskPage(msgspec.Struct, frozen=True):
     """A page of tasks."""
 
     tasks: list[TaskRecord]
-    after: str | None
+    next: str | None
     """Cursor of the next page; None at the end."""
     is_cut: bool = False
     """Whether the page has ended because it walked over as many rows as a page may, so that a next

@@ -32,8 +32,8 @@ from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
 MOST_QUEUES = 200
 """Greatest number of queues of a summary."""
-MOST_COUNTED = 1000
-"""Greatest number of queues and names whose tasks in ERROR are reported."""
+MOST_ATTENTION = 50
+"""Greatest number of conditions of a summary that need a person."""
 RATE_SECONDS = 300.0
 """Seconds before now whose ends make the rates."""
 
@@ -86,6 +86,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     """Microseconds since the epoch, by the clock of the store."""
     attention: list[Attention]
+    """At most MOST_ATTENTION."""
+    more_attention: int
+    """Number of those that are left out."""
     queues: list[QueueNumbers]
     """By name, at most MOST_QUEUES."""
     more_queues: int
@@ -162,7 +165,8 @@ def summary(
         attention = [each for each in attention if each.queue in names]
     return Summary(
         at=at,
-        attention=attention,
+        attention=attention[:MOST_ATTENTION],
+        more_attention=max(len(attention) - MOST_ATTENTION, 0),
         queues=numbers[:MOST_QUEUES],
         more_queues=max(len(numbers) - MOST_QUEUES, 0),
         totals=_totals(numbers),
@@ -222,7 +226,7 @@ def _errors(errors: Sequence[ErrorFact], is_cut: bool) -> list[Attention]:
             number=Counted(number, is_cut),
             since=since[queue, name],
         )
-        for (queue, name), number in counts.most_common(MOST_COUNTED)
+        for (queue, name), number in counts.most_common()
     ]
 
 

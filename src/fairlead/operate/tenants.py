@@ -77,7 +77,7 @@ class TenantPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of tenants."""
 
     tenants: list[Tenant]
-    skip: int | None
+    next: int | None
     """Number of tenants to skip for the next page; None at the end."""
     number: Counted
     """Tenants that have unfinished tasks or runs in the window, as far as the reads show."""
@@ -117,7 +117,7 @@ def tenants(
     page = ranked[skip : skip + limit]
     return TenantPage(
         tenants=parts.described(page),
-        skip=skip + limit if skip + limit < len(ranked) else None,
+        next=skip + limit if skip + limit < len(ranked) else None,
         number=Counted(len(ranked), parts.facts.is_sample or parts.facts.window.is_cut),
         window=parts.window_of(scope),
         is_sample=parts.facts.is_sample,

@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import threading
 from importlib import metadata
+from typing import Any
 
-from fairlead.errors import NotSupported
-from fairlead.ports.lake_history import GROUP, LakeHistory
+from fairlead.clock import MICROS, to_micros
+from fairlead.core.values import instant
+from fairlead.errors import NotSupported, UnknownTask
+from fairlead.model import tenant_of
+from fairlead.ports.lake_history import GROUP, Extent, LakeHistory, Question
+from fairlead.web.access import Access
+from fairlead.web.inputs import BadInput
 
 DEFAULT_LAKE = "lake"
 """Folder of a lake that nobody has named, as for `fairlead pipeline`."""
@@ -37,3 +43,35 @@ class Lake:
                         f"the history needs {error.name}: install fairlead[web]"
                     ) from error
             return self._opened
+
+
+def question_of(
+    access: Access,
+    extent: Extent | None,
+    *,
+    tenant: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    hours: int = 0,
+    **parts: Any,
+) -> Question:
+    """Return what is asked of a history with this extent: by default all of it, or its last hours.
+    Raise BadInput, and UnknownTask for a tenant that the viewer may not see."""
+    scope = access.tenants
+    if tenant is not None:
+        if not access.sees(tenant):
+            raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
+        scope = frozenset({tenant_of(tenant)})
+    asked = {
+        name: to_micros(instant(name, at, BadInput))
+        for name, at in (("since", since), ("until", until))
+        if at is not None
+    }
+    ends: dict[str, Any] = {}
+    if extent is not None:
+        begin = max(extent.since, extent.until - hours * 3600 * MICROS) if hours else extent.since
+        ends["since"] = max(extent.since, asked.get("since", begin))
+        ends["until"] = min(extent.until, asked.get("until", extent.until))
+        if ends["since"] >= ends["until"]:
+            raise BadInput("the lake has nothing between since and until: choose another period")
+    return Question(**ends, **parts, tenants=scope)

@@ -9,21 +9,19 @@ four methods; the tests use it as the client.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from fairlead import __version__
 from fairlead.core import values
 from fairlead.core.visible import visible
 from fairlead.errors import FairleadError
-from fairlead.operate.tenants import TenantOrder
-from fairlead.web.api.bodies import Body, Filter, Text, filters_of_body
+from fairlead.web.api.bodies import filters_of_body
 from fairlead.web.api.conversion import document
-from fairlead.web.api.reads import Reads
+from fairlead.web.api.operations import Read
+from fairlead.web.api.reads import READS, Reads
 from fairlead.web.refusals import defect, refusal_of
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2024-11-05")
@@ -38,186 +36,36 @@ _DATA = (
 )
 INSTRUCTIONS = (
     "Read-only view of the Fairlead task queues of one application. To say why a tenant waits, call"
-    " `why` with its name; to find tenants that wait, call `tenants`. Instants are UTC, durations"
-    " are seconds. No tool changes anything." + _DATA
+    " `tenant_why` with its name as `key`; to find tenants that wait, call `tenants`. Instants are"
+    " UTC, durations are seconds. No tool changes anything." + _DATA
 )
 
-Rows = Annotated[int, Meta(ge=1, le=100)]
-Cursor = Annotated[str, Meta(description="`next` of the page before.")]
+TOOLS = {operation.name: operation for operation in READS if operation.is_tool}
+"""The reads that are tools, by name."""
 
-
-# arguments of the tools ---------------------------------------------------------------------------
-
-
-class NoArguments(Body, frozen=True, kw_only=True):
-    """No arguments."""
-
-
-class TenantsArguments(Body, frozen=True, kw_only=True):
-    """Order and part of the tenants."""
-
-    order: TenantOrder = "backlog"
-    queue: Text | None = None
-    search: Annotated[str, Meta(description="Part of the tenant's name.")] | None = None
-    after: Cursor | None = None
-    rows: Rows = 20
-
-
-class TenantArguments(Body, frozen=True, kw_only=True):
-    """One tenant."""
-
-    tenant: Text
-
-
-class TasksArguments(Filter, frozen=True, kw_only=True):
-    """Filter of tasks, and the page."""
-
-    order: Literal["newest", "oldest"] = "newest"
-    after: Cursor | None = None
-    rows: Rows = 20
-
-
-class TaskArguments(Body, frozen=True, kw_only=True):
-    """One task."""
-
-    id: Annotated[str, Meta(description="Id of the task, or the beginning of it.")]
-
-
-class WhyArguments(Body, frozen=True, kw_only=True):
-    """One task or one tenant."""
-
-    task: Annotated[str, Meta(description="Id of a task, or the beginning of it.")] | None = None
-    tenant: Text | None = None
-
-
-class QueueArguments(Body, frozen=True, kw_only=True):
-    """One queue."""
-
-    queue: Text
-
-
-# tools --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tool:
-    """One tool."""
-
-    name: str
-    description: str
-    arguments: type[Body]
-    call: Callable[[Reads, Any], msgspec.Struct]
-
-    @property
-    def listed(self) -> dict[str, Any]:
-        """The tool as `tools/list` describes it."""
-        found = msgspec.json.schema(self.arguments)
-        schema = found["$defs"].pop(self.arguments.__name__)
-        if found["$defs"]:
-            schema["$defs"] = found["$defs"]
-        return {
-            "name": self.name,
-            "description": self.description + _DATA,
-            "inputSchema": schema,
-            "annotations": {
-                "readOnlyHint": True,
-                "destructiveHint": False,
-                "idempotentHint": True,
-                "openWorldHint": False,
-            },
-        }
-
-
-def _tasks(reads: Reads, given: TasksArguments) -> msgspec.Struct:
-    filters = Filter(**{name: getattr(given, name) for name in Filter.__struct_fields__})
-    return reads.tasks(
-        reads.searchable(filters_of_body(filters)),
-        order=given.order,
-        after=given.after,
-        rows=given.rows,
-    )
-
-
-def _why(reads: Reads, given: WhyArguments) -> msgspec.Struct:
-    if given.task is not None and given.tenant is None:
-        return reads.why(given.task)
-    if given.tenant is not None and given.task is None:
-        return reads.why_tenant(given.tenant)
-    raise msgspec.ValidationError("give either task or tenant")
-
-
-TOOLS = (
-    Tool(
-        name="overview",
-        description="State of all queues: backlogs, rates, waits, errors, and first what needs a"
-        " person.",
-        arguments=NoArguments,
-        call=lambda reads, _: reads.overview(),
-    ),
-    Tool(
-        name="tenants",
-        description="List tenants with their backlog, waits, and share of run time got and due.",
-        arguments=TenantsArguments,
-        call=lambda reads, given: reads.tenants(
-            order=given.order,
-            queue=given.queue,
-            search=given.search,
-            after=given.after,
-            rows=given.rows,
-        ),
-    ),
-    Tool(
-        name="tenant",
-        description="One tenant with its part of every queue: backlog, waits, shares, weight,"
-        " limit, pause, errors.",
-        arguments=TenantArguments,
-        call=lambda reads, given: reads.tenant(given.tenant),
-    ),
-    Tool(
-        name="tasks",
-        description="List tasks that match a filter, with a cursor; without a state, unfinished"
-        " ones.",
-        arguments=TasksArguments,
-        call=_tasks,
-    ),
-    Tool(
-        name="task",
-        description="One task with its progress, its attempts with errors and kept log lines, its"
-        " arguments if they may be shown, and why it is in its state.",
-        arguments=TaskArguments,
-        call=lambda reads, given: reads.task(given.id),
-    ),
-    Tool(
-        name="why",
-        description="Why a task or a tenant waits, and what must happen before it goes on. Give"
-        " either task or tenant.",
-        arguments=WhyArguments,
-        call=_why,
-    ),
-    Tool(
-        name="queues",
-        description="List queues with backlog, pause, living nodes, rates, waits and errors.",
-        arguments=NoArguments,
-        call=lambda reads, _: reads.queues(),
-    ),
-    Tool(
-        name="queue",
-        description="One queue: its tenants, partitions with owners and levels, and limits with"
-        " those who hold their slots.",
-        arguments=QueueArguments,
-        call=lambda reads, given: reads.queue(given.queue),
-    ),
-    Tool(
-        name="doctor",
-        description="What is wrong with store, workers and queues, and how to cure it. Counts"
-        " every task, so it is slow on big tables.",
-        arguments=NoArguments,
-        call=lambda reads, _: reads.doctor(),
-    ),
+_CUT = (
+    "The search stopped at its bound, so that more tasks may match. Call again with `after` set to"
+    " `next`, or name a queue, a task name or a state."
 )
-"""All tools; each reads only."""
 
-_BY_NAME = {tool.name: tool for tool in TOOLS}
+
+def _listed(tool: Read) -> dict[str, Any]:
+    """Return a tool as `tools/list` describes it."""
+    found = msgspec.json.schema(tool.arguments)
+    schema = found["$defs"].pop(tool.arguments.__name__)
+    if found["$defs"]:
+        schema["$defs"] = found["$defs"]
+    return {
+        "name": tool.name,
+        "description": tool.summary + _DATA,
+        "inputSchema": schema,
+        "annotations": {
+            "readOnlyHint": True,
+            "destructiveHint": False,
+            "idempotentHint": True,
+            "openWorldHint": False,
+        },
+    }
 
 
 # protocol -----------------------------------------------------------------------------------------
@@ -272,7 +120,7 @@ class McpServer:
             case "ping":
                 return {}
             case "tools/list":
-                return {"tools": [tool.listed for tool in TOOLS]}
+                return {"tools": [*map(_listed, TOOLS.values())]}
             case "tools/call":
                 return self._call(params)
             case _:
@@ -280,14 +128,18 @@ class McpServer:
 
     def _call(self, params: dict[str, Any]) -> dict[str, Any]:
         name = params.get("name")
-        tool = _BY_NAME.get(name) if isinstance(name, str) else None
+        tool = TOOLS.get(name) if isinstance(name, str) else None
         if tool is None:
             raise _ProtocolError(
-                _INVALID_PARAMS, f"no tool {values.brief(name)}: use {', '.join(_BY_NAME)}"
+                _INVALID_PARAMS, f"no tool {values.brief(name)}: use {', '.join(TOOLS)}"
             )
         try:
             given = msgspec.convert(params.get("arguments") or {}, tool.arguments)
-            found = msgspec.to_builtins(document(tool.call(self._reads, given)))
+            filters = None
+            if tool.has_filter:
+                filters = self._reads.searchable(filters_of_body(given))
+            result = tool.call(self._reads, given, filters)
+            found = msgspec.to_builtins(document(result, tool.result))
         except msgspec.ValidationError as error:
             return _text(f"These arguments cannot be used: {error}", is_error=True)
         except Exception as error:
@@ -295,6 +147,8 @@ class McpServer:
             refusal = refusal_of(error, is_operator=self._is_operator) if known else None
             refusal = refusal or defect(error, f"tool {tool.name}")
             return _text(f"{refusal.title}: {refusal.text}", is_error=True)
+        if getattr(result, "is_cut", False):
+            found["note"] = _CUT
         return _text(msgspec.json.encode(_shown(found)).decode())
 
 

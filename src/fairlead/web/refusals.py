@@ -16,9 +16,6 @@ from fairlead.errors import (
     SchemaMismatch,
     StaleVersion,
     StoreUnavailable,
-    UnknownPolicy,
-    UnknownQueue,
-    UnknownTask,
 )
 
 _log = logging.getLogger("fairlead.web")
@@ -36,9 +33,6 @@ class Refusal(Exception):
 
 _KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidTask, 400, "This request cannot be used"),
-    (UnknownTask, 404, "No such task"),
-    (UnknownQueue, 404, "No such queue"),
-    (UnknownPolicy, 404, "No such version"),
     (LookupError, 404, "Not found"),
     (StaleVersion, 409, "The task has changed meanwhile"),
     (NotAllowed, 409, "Not possible in this state"),

@@ -114,7 +114,7 @@ class TaskReads:
             return 0, False
         if where.argument is not None:
             page = yield from self.page(where, most + 1, True)
-            return min(len(page.tasks), most), page.after is not None
+            return min(len(page.tasks), most), page.next is not None
         read = self._ends if where.state in FINAL_STATES else self._tasks
         found = yield from read(where, most + 1, _Walk("newest", MOST_WALKED, "ids"))
         return min(len(found.rows), most), found.after is not None

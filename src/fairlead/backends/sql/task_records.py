@@ -70,8 +70,8 @@ class SqlTaskRecords:
     def tasks(self, where: TaskFilter, limit: int) -> Steps[list[TaskRecord]]:
         page = yield from self.reads.page(where, limit, False)
         found = page.tasks
-        while page.after is not None and len(found) < limit:
-            where = msgspec.structs.replace(where, after=page.after)
+        while page.next is not None and len(found) < limit:
+            where = msgspec.structs.replace(where, after=page.next)
             page = yield from self.reads.page(where, limit - len(found), False)
             found += page.tasks
         return found

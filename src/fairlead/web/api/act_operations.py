@@ -9,12 +9,13 @@ from fairlead.model import TaskRecord
 from fairlead.operate.actions import Preview
 from fairlead.operate.changes import SetLimits, SetWeights
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.store.actions import BulkAction
 from fairlead.operate.tenants import MatchingTenants, matching_tenants
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import bodies, documents
 from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
-from fairlead.web.api.operations import ID, Act
-from fairlead.web.api.reads import bulk_action
+from fairlead.web.api.operations import MOST_ID, Act
+from fairlead.web.api.reads import shown_action
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
 from fairlead.web.page import Page
@@ -28,7 +29,6 @@ _EFFECTS = {
     "cancel": "End {} as CANCELLED; running handlers are stopped.",
     "fail": "End {} as FAILED.",
 }
-_MOST_ID = (1 << 63) - 1
 
 
 # tasks --------------------------------------------------------------------------------------------
@@ -61,19 +61,22 @@ def _named(verb: str) -> Callable[[Page, Any], documents.ChangedTasks]:
 
 
 def _where(page: Page, body: Any) -> TaskFilter:
-    filters = check_search(page.parts.settings.mask, filters_of_body(body.filter))
+    given = filters_of_body(body.filter)
+    if not given and not body.all:
+        raise BadInput('filter: without a condition it selects all tasks; confirm by "all": true')
+    filters = check_search(page.parts.settings.mask, given)
     return page.management.where(**filters)
 
 
-def _matching(verb: str) -> Callable[[Page, Any], documents.BulkAction]:
-    def ask(page: Page, body: Any) -> documents.BulkAction:
+def _matching(verb: str) -> Callable[[Page, Any], BulkAction]:
+    def ask(page: Page, body: Any) -> BulkAction:
         asked = page.management.actions.ask(
             change_of(verb, body, page.access.name),
             _where(page, body),
             limit=body.limit,
             tenants=page.access.tenants,
         )
-        return bulk_action(asked)
+        return shown_action(asked)
 
     return ask
 
@@ -105,7 +108,6 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
             respond=_one(verb),
             action=verb,
             body=bodies.one_body(verb),
-            parameters=(ID,),
             scoped=True,
         ),
         Act(
@@ -122,7 +124,7 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
             name=f"{verb}_matching",
             path=f"/actions/{verb}",
             summary=f"{effect.format('all tasks that match')} A worker does it in batches.",
-            result=documents.BulkAction,
+            result=BulkAction,
             respond=_matching(verb),
             action=verb,
             body=matching,
@@ -147,7 +149,7 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
 
 def _action_id(page: Page) -> int:
     text = str(page.request.path_params["id"])
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _MOST_ID):
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= MOST_ID):
         raise BadInput("id: use the id of a bulk action")
     return int(text)
 
@@ -161,18 +163,18 @@ def _allowed(page: Page) -> int:
     return id
 
 
-def _interrupt(page: Page, _: Any) -> documents.BulkAction:
+def _interrupt(page: Page, _: Any) -> BulkAction:
     id, tenants = _allowed(page), page.access.tenants
     done = page.management.actions.interrupt(id, actor=page.access.name, tenants=tenants)
-    return bulk_action(done)
+    return shown_action(done)
 
 
-def _resume(page: Page, _: Any) -> documents.BulkAction:
+def _resume(page: Page, _: Any) -> BulkAction:
     id, tenants = _allowed(page), page.access.tenants
     done = page.management.actions.resume(
         id, actor=page.access.name, is_here=False, tenants=tenants
     )
-    return bulk_action(done)
+    return shown_action(done)
 
 
 # queues, periodic tasks, policies -----------------------------------------------------------------
@@ -190,16 +192,16 @@ def _tenants(page: Page, body: bodies.ChosenTenants) -> MatchingTenants:
     )
 
 
-def _set_weights(page: Page, body: bodies.NewWeights) -> documents.BulkAction:
+def _set_weights(page: Page, body: bodies.NewWeights) -> BulkAction:
     names = tuple(_tenants(page, body).names)
     change = SetWeights(queue=body.queue, keys=names, weight=body.weight, actor=page.access.name)
-    return bulk_action(page.management.actions.ask(change))
+    return shown_action(page.management.actions.ask(change))
 
 
-def _set_limits(page: Page, body: bodies.NewLimits) -> documents.BulkAction:
+def _set_limits(page: Page, body: bodies.NewLimits) -> BulkAction:
     names = tuple(_tenants(page, body).names)
     change = SetLimits(queue=body.queue, keys=names, limit=body.limit, actor=page.access.name)
-    return bulk_action(page.management.actions.ask(change))
+    return shown_action(page.management.actions.ask(change))
 
 
 def _preview_tenants(page: Page, body: bodies.ChosenTenants) -> documents.TenantPreview:
@@ -233,7 +235,7 @@ def _switch_on(page: Page, body: bodies.SwitchedQueue) -> documents.Done:
 
 
 def _version(text: str) -> int:
-    if int(text) > _MOST_ID:
+    if int(text) > MOST_ID:
         raise BadInput(f"version {text}: use a version of the list")
     return int(text)
 
@@ -247,8 +249,7 @@ ACTS: tuple[Act, ...] = (
         "cancel",
         None,
         _interrupt,
-        documents.BulkAction,
-        parameters=(ID,),
+        BulkAction,
         scoped=True,
     ),
     Act(
@@ -258,8 +259,7 @@ ACTS: tuple[Act, ...] = (
         "retry",
         None,
         _resume,
-        documents.BulkAction,
-        parameters=(ID,),
+        BulkAction,
         scoped=True,
     ),
     Act(
@@ -312,7 +312,7 @@ ACTS: tuple[Act, ...] = (
                 verb,
                 body,
                 respond,
-                documents.BulkAction,
+                BulkAction,
                 202,
             ),
             Act(

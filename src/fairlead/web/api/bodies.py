@@ -52,10 +52,12 @@ class Filter(Body, frozen=True, kw_only=True):
     submitted_before: Moment | None = None
 
 
-def filters_of_body(body: Filter) -> TaskFilters:
-    """Return the filter that a body has."""
+def filters_of_body(body: msgspec.Struct) -> TaskFilters:
+    """Return the filter that a body with the fields of Filter has."""
     given: dict[str, Any] = {
-        name: value for name, value in msgspec.structs.asdict(body).items() if value is not None
+        name: value
+        for name in Filter.__struct_fields__
+        if (value := getattr(body, name)) is not None
     }
     if "older_than" in given:
         given["older_than"] = timedelta(seconds=given["older_than"])
@@ -113,12 +115,14 @@ def named_body(verb: str) -> type[Body]:
 
 
 def matching_body(verb: str) -> type[Body]:
-    """Return the body of a change of all tasks that match a filter, or of the first `limit`."""
+    """Return the body of a change of all tasks that match a filter, or of the first `limit`. An
+    empty filter needs `all`."""
     limit = Annotated[int, Meta(ge=0, le=values.MOST_ROWS)]
     return _body(
         f"{verb.title()}Matching",
         VALUES[verb],
-        ("filter", Filter),
+        ("filter", Filter, Filter()),
+        ("all", bool, False),
         ("limit", limit | None, None),
     )
 

@@ -17,13 +17,17 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.clock import MICROS, to_datetime
-from fairlead.model import AttemptRecord, Incident, RunNotes, TaskKey, TaskRecord, lake_history
-from fairlead.operate.doctor.explain import Explanation
-from fairlead.operate.limits import LimitView
-from fairlead.operate.nodes import NodeView
-from fairlead.operate.ordered import OrderedPartitionView
-from fairlead.operate.overview import LaneView, PartitionView
-from fairlead.operate.summary import QueueNumbers
+from fairlead.model import (
+    AttemptRecord,
+    Incident,
+    NewTask,
+    RunNotes,
+    ScheduledTask,
+    TaskRecord,
+    lake_history,
+)
+from fairlead.operate.store.actions import BulkAction
+from fairlead.ports.task_records import TaskFilter
 
 T = TypeVar("T", bound=msgspec.Struct)
 Maker = Callable[[Any], Any]
@@ -34,23 +38,10 @@ Seconds = Annotated[float, Meta(description="Seconds.")]
 Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 
 _NAMES: dict[type, str] = {
-    TaskRecord: "Task",
-    AttemptRecord: "Attempt",
-    RunNotes: "AttemptLog",
-    Explanation: "Why",
-    QueueNumbers: "Queue",
-    PartitionView: "Partition",
-    LaneView: "Lane",
-    LimitView: "Limit",
-    NodeView: "Node",
-    OrderedPartitionView: "OrderedPartition",
-    TaskKey: "OrderedKey",
-    lake_history.Runs: "RunsRow",
     lake_history.Waits: "WaitsRow",
-    lake_history.Shares: "SharesRow",
     lake_history.Tenant: "TenantRow",
 }
-"""Names of documents in the OpenAPI document; others have the name of their source."""
+"""Names of documents whose source has the name of another one."""
 
 _SHOWN: dict[type, str] = {
     TaskRecord: "id queue partition name state version attempt tries priority fairness_key weight"
@@ -61,6 +52,12 @@ _SHOWN: dict[type, str] = {
     " trigger_path",
     Incident: "id kind subject details since queue name version deliveries delivered_at",
     RunNotes: "attempt lines dropped",
+    ScheduledTask: "key task attempt tries retry_at unreadable",
+    NewTask: "id name fairness_key",
+    BulkAction: "id verb change where tenants most actor asked_at state is_stopping performer"
+    " looked changed refused error ended_at",
+    TaskFilter: "state queue name fairness_key ordering_key unique_key id_prefix argument error"
+    " submitted_from older_than",
 }
 """Fields of sources that also have others, which the API does not show."""
 
@@ -70,7 +67,7 @@ _IDS = frozenset(
 )
 """Whole numbers that may be greater than a number of JSON."""
 _INSTANTS = frozenset(
-    {"at", "since", "until", "history_until", "submitted_from", "submitted_before"}
+    {"at", "since", "until", "history_until", "submitted_from", "TaskFilter.older_than"}
     | {"input_from", "input_to"}
 )
 """Instants in microseconds since the epoch, beside those whose names end with `_at`."""
@@ -89,14 +86,15 @@ class _Shape(NamedTuple):
     fields: list[tuple[str, str, Maker | None]]
 
 
-def document(source: Any) -> msgspec.Struct:
-    """Return the document of a value."""
-    return _made(_shape(type(source)), source)
+def document(result: Any, kind: Any) -> Any:
+    """Return the document of a value of this type: a struct, or a list of structs."""
+    make = _translated(kind, "", "")[1]
+    return result if make is None else make(result)
 
 
-def document_kind(source: type) -> type[msgspec.Struct]:
-    """Return the kind of document that is made of values of a type."""
-    return _shape(source).kind
+def document_kind(kind: Any) -> Any:
+    """Return the type of the documents that are made of values of a type."""
+    return _translated(kind, "", "")[0]
 
 
 def taken(kind: type[T], source: object, /, **given: Any) -> T:
@@ -113,26 +111,30 @@ def instant_of(micros: int) -> datetime:
         return _LAST if micros > 0 else _FIRST
 
 
-def _shape_of(source: Any) -> _Shape:
+def _shape_of(kind: Any) -> _Shape:
     """Return what documents of this type of values are, and how they are made."""
+    source, of = get_origin(kind) or kind, get_args(kind)
     hints = get_type_hints(source, include_extras=True)
     names = _SHOWN[source].split() if source in _SHOWN else _fields(source)
     fields, types = [], []
     for attribute in names:
-        hint, make = _translated(hints[attribute], source.__name__, attribute)
+        hint = hints[attribute]
+        hint = hint[of] if of and getattr(hint, "__parameters__", ()) else hint
+        hint, make = _translated(hint, source.__name__, attribute)
         name = attribute.removesuffix("_us")
         fields.append((name, attribute, make))
         types.append((name, hint))
-    kind = msgspec.defstruct(
-        _NAMES.get(source, source.__name__),
+    name = _NAMES.get(source, source.__name__)
+    made = msgspec.defstruct(
+        name + "".join(f"Of{each.__name__}" for each in of),
         types,
         frozen=True,
         kw_only=True,
         rename={"pass_": "pass"},
         module=__name__,
     )
-    kind.__doc__ = source.__doc__
-    return _Shape(kind, fields)
+    made.__doc__ = source.__doc__
+    return _Shape(made, fields)
 
 
 _shape: Callable[[Any], _Shape] = cache(_shape_of)
@@ -159,7 +161,10 @@ def _translated(hint: Any, owner: str, name: str) -> tuple[Any, Maker | None]:
         hint = arguments[0]
     if hint in (int, float):
         return _number(hint, owner, name)
-    if isinstance(hint, type) and (issubclass(hint, msgspec.Struct) or hasattr(hint, "_fields")):
+    source = origin or hint
+    if isinstance(source, type) and (
+        issubclass(source, msgspec.Struct) or hasattr(source, "_fields")
+    ):
         shape = _shape(hint)
         return shape.kind, lambda value: _made(shape, value)
     if origin in (Union, UnionType):
@@ -175,7 +180,7 @@ def _translated(hint: Any, owner: str, name: str) -> tuple[Any, Maker | None]:
 def _number(hint: type, owner: str, name: str) -> tuple[Any, Maker | None]:
     if name in _IDS or f"{owner}.{name}" in _IDS:
         return Int64, str
-    if name in _INSTANTS or name.endswith("_at"):
+    if name in _INSTANTS or f"{owner}.{name}" in _INSTANTS or name.endswith("_at"):
         return Instant, instant_of
     if name in _DURATIONS or name.endswith("_us"):
         return Seconds, _seconds

@@ -6,33 +6,16 @@ documents of all results.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from fairlead.model import (
-    AttemptRecord,
-    Incident,
-    Progress,
-    RunNotes,
-    State,
-    TaskKey,
-    TaskRecord,
-    lake_history,
-)
+from fairlead.model import AttemptRecord, Progress, RunNotes, TaskRecord
 from fairlead.operate.doctor.explain import Explanation, Reason
-from fairlead.operate.doctor.finding import Finding
-from fairlead.operate.filters import Counted
-from fairlead.operate.limits import LimitView
-from fairlead.operate.nodes import NodeView
-from fairlead.operate.numbers import Window
 from fairlead.operate.ordered import OrderedPartitionView
-from fairlead.operate.overview import PartitionView
-from fairlead.operate.store.actions import ActionState
-from fairlead.operate.store.audit import AuditEntry
 from fairlead.operate.store.policies import PolicyState, Switch
-from fairlead.operate.summary import Attention, QueueNumbers
+from fairlead.operate.summary import QueueNumbers
 from fairlead.operate.tenants import Tenant
 from fairlead.web.api.conversion import Instant
 
@@ -41,8 +24,18 @@ Next = Annotated[
 ]
 
 
+Row = TypeVar("Row")
+
+
 class _Result(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the results."""
+
+
+class Rows(_Result, Generic[Row], frozen=True, kw_only=True):
+    """A page of a list."""
+
+    rows: list[Row]
+    next: Next
 
 
 # errors and access --------------------------------------------------------------------------------
@@ -75,16 +68,6 @@ class Rights(_Result, frozen=True, kw_only=True):
 # tasks --------------------------------------------------------------------------------------------
 
 
-class TaskList(_Result, frozen=True, kw_only=True):
-    """A page of tasks. If `is_cut` is true, the search has stopped at its bound, and the next page
-    goes on, even after an empty one. `not_searched`: tasks with arguments too long to search."""
-
-    tasks: list[TaskRecord]
-    next: Next
-    is_cut: bool
-    not_searched: int
-
-
 class TaskDetail(_Result, frozen=True, kw_only=True):
     """A task with its latest attempts, first to last, and why it is in its state.
 
@@ -109,16 +92,6 @@ class TaskDetail(_Result, frozen=True, kw_only=True):
 # tenants ------------------------------------------------------------------------------------------
 
 
-class TenantList(_Result, frozen=True, kw_only=True):
-    """A page of tenants."""
-
-    tenants: list[Tenant]
-    next: Next
-    number: Counted
-    window: Window
-    is_sample: bool
-
-
 class TenantWhy(_Result, frozen=True, kw_only=True):
     """Why a tenant waits: its numbers, and the explanations of its oldest unfinished tasks."""
 
@@ -127,18 +100,6 @@ class TenantWhy(_Result, frozen=True, kw_only=True):
 
 
 # queues and nodes ---------------------------------------------------------------------------------
-
-
-class Overview(_Result, frozen=True, kw_only=True):
-    """The state of all queues, and what needs a person first."""
-
-    at: int
-    attention: list[Attention]
-    more_attention: int
-    queues: list[QueueNumbers]
-    more_queues: int
-    window: Window
-    is_sample: bool
 
 
 class QueueList(_Result, frozen=True, kw_only=True):
@@ -150,82 +111,11 @@ class QueueList(_Result, frozen=True, kw_only=True):
     is_sample: bool
 
 
-class QueueDetail(_Result, frozen=True, kw_only=True):
-    """One queue. For a caller who is limited to tenants, the numbers are of these tenants, and
-    partitions and limits are empty."""
-
-    numbers: QueueNumbers
-    attention: list[Attention]
-    tenants: list[Tenant]
-    partitions: list[PartitionView]
-    limits: list[LimitView]
-
-
-class NodeList(_Result, frozen=True, kw_only=True):
-    """Nodes, the latest heartbeat first, at most 1,000."""
-
-    nodes: list[NodeView]
-
-
-class IncidentList(_Result, frozen=True, kw_only=True):
-    """Open incidents, the latest first."""
-
-    incidents: list[Incident]
-    next: Next
-
-
-class Periodic(_Result, frozen=True, kw_only=True):
-    """A periodic task. `next_slot_at` is null while no slot will run."""
-
-    name: str
-    task: str
-    queue: str
-    cron: str
-    timezone: str
-    catch_up: str
-    paused: bool
-    last_slot_at: int | None
-    next_slot_at: int | None
-    is_declared: bool
-    declared_by: str
-
-
-class PeriodicList(_Result, frozen=True, kw_only=True):
-    """All periodic tasks, by name."""
-
-    periodics: list[Periodic]
-
-
 class OrderedQueue(_Result, frozen=True, kw_only=True):
     """One ordered queue."""
 
     queue: str
     partitions: list[OrderedPartitionView]
-
-
-class OrderedList(_Result, frozen=True, kw_only=True):
-    """The ordered queues that the application declares."""
-
-    queues: list[OrderedQueue]
-
-
-class OrderedTask(_Result, frozen=True, kw_only=True):
-    """An unfinished task of an ordered queue."""
-
-    id: str
-    name: str
-    fairness_key: str
-    key: TaskKey
-    attempt: int
-    tries: int
-    retry_at: int | None
-    unreadable: str | None
-
-
-class OrderedTaskList(_Result, frozen=True, kw_only=True):
-    """Unfinished tasks of an ordered queue, earliest first."""
-
-    tasks: list[OrderedTask]
 
 
 # sharded queues -----------------------------------------------------------------------------------
@@ -253,12 +143,6 @@ class ShardedQueue(_Result, frozen=True, kw_only=True):
     groups: list[str]
     stats: ShardedStats | None
     trouble: str | None
-
-
-class ShardedList(_Result, frozen=True, kw_only=True):
-    """The sharded queues that the console shows."""
-
-    queues: list[ShardedQueue]
 
 
 class ShardKeyLoad(_Result, frozen=True, kw_only=True):
@@ -310,13 +194,6 @@ class DeadLetter(_Result, frozen=True, kw_only=True):
     fields: dict[str, str]
 
 
-class DeadLetterList(_Result, frozen=True, kw_only=True):
-    """Dead letters, oldest first."""
-
-    letters: list[DeadLetter]
-    next: Next
-
-
 class ChangedLetters(_Result, frozen=True, kw_only=True):
     """Ids of the dead letters that were requeued or deleted; the others were none any more."""
 
@@ -348,57 +225,7 @@ class PolicyList(_Result, frozen=True, kw_only=True):
     switches: list[Switch]
 
 
-class FindingList(_Result, frozen=True, kw_only=True):
-    """Findings of the doctor, problems first."""
-
-    findings: list[Finding]
-
-
 # bulk actions and audit ---------------------------------------------------------------------------
-
-
-class Where(_Result, frozen=True, kw_only=True):
-    """Tasks that a bulk action is about; null selects any value. `argument`: PATH=VALUE."""
-
-    state: State | None
-    queue: str | None
-    name: str | None
-    fairness_key: str | None
-    ordering_key: str | None
-    unique_key: str | None
-    id_prefix: str | None
-    argument: str | None
-    error: str | None
-    submitted_from: int | None
-    submitted_before: int | None
-
-
-class BulkAction(_Result, frozen=True, kw_only=True):
-    """A change of all tasks that match a filter. `change` is JSON as text."""
-
-    id: int
-    verb: str
-    change: str
-    where: Where
-    tenants: list[str] | None
-    most: int | None
-    actor: str
-    asked_at: int
-    state: ActionState
-    is_stopping: bool
-    performer: str | None
-    looked: int
-    changed: int
-    refused: int
-    error: str | None
-    ended_at: int | None
-
-
-class BulkActionList(_Result, frozen=True, kw_only=True):
-    """Bulk actions, the newest first."""
-
-    actions: list[BulkAction]
-    next: Next
 
 
 class TenantPreview(_Result, frozen=True, kw_only=True):
@@ -408,51 +235,6 @@ class TenantPreview(_Result, frozen=True, kw_only=True):
     number: int
     first: list[str]
     is_sample: bool
-
-
-class AuditList(_Result, frozen=True, kw_only=True):
-    """Actions of people, the newest first."""
-
-    entries: list[AuditEntry]
-    next: Next
-
-
-# history ------------------------------------------------------------------------------------------
-
-
-class _History(_Result, frozen=True, kw_only=True):
-    """Base of the results of the lake: period, step in seconds, state of the tables."""
-
-    since: int
-    until: int
-    step: int
-    built_at: int | None
-    history_until: int | None
-    note: str
-
-
-class RunsHistory(_History, frozen=True, kw_only=True):
-    """Runs, failures and worker time over a period."""
-
-    rows: list[lake_history.Runs]
-
-
-class WaitsHistory(_History, frozen=True, kw_only=True):
-    """Waits, or other durations, over a period."""
-
-    rows: list[lake_history.Waits]
-
-
-class SharesHistory(_History, frozen=True, kw_only=True):
-    """Shares of tenants over a period."""
-
-    rows: list[lake_history.Shares]
-
-
-class TenantsHistory(_History, frozen=True, kw_only=True):
-    """Tenants with most worker time over a period."""
-
-    rows: list[lake_history.Tenant]
 
 
 # results of actions -------------------------------------------------------------------------------

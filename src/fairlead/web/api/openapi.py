@@ -9,7 +9,7 @@ import msgspec
 from fairlead import __version__
 from fairlead.web.api.conversion import document_kind
 from fairlead.web.api.documents import ErrorDocument
-from fairlead.web.api.operations import JSON, PREFIX, Act, Operation, Parameter
+from fairlead.web.api.operations import JSON, PREFIX, Act, Operation, Read, names_in
 
 _PROBLEMS = {
     400: "The request cannot be used.",
@@ -37,6 +37,9 @@ def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -
     for operation in operations:
         method = "post" if isinstance(operation, Act) else "get"
         paths.setdefault(PREFIX + operation.path, {})[method] = _operation(operation, of_type)
+        if isinstance(operation, Read):
+            schema = schemas.pop(operation.arguments.__name__)
+            paths[PREFIX + operation.path]["get"]["parameters"] = _parameters(operation, schema)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -76,22 +79,26 @@ def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -
     }
 
 
-def _types(operations: tuple[Operation, ...]) -> list[type[msgspec.Struct]]:
-    found: list[type[msgspec.Struct]] = [document_kind(ErrorDocument)]
+def _types(operations: tuple[Operation, ...]) -> list[Any]:
+    found = [document_kind(ErrorDocument)]
     for operation in operations:
         found.append(document_kind(operation.result))
-        if isinstance(operation, Act) and operation.body is not None:
+        if isinstance(operation, Read):
+            found.append(operation.arguments)
+        elif operation.body is not None:
             found.append(operation.body)
     return found
 
 
-def _operation(operation: Operation, of_type: dict[type[Any], dict[str, Any]]) -> dict[str, Any]:
+def _operation(operation: Operation, of_type: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     status = operation.status if isinstance(operation, Act) else 200
     found: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.path.split("/")[1]],
-        "parameters": [_parameter(each) for each in operation.parameters],
+        "parameters": [
+            _parameter(name, {"type": "string"}, "path") for name in names_in(operation.path)
+        ],
         "responses": {
             str(status): {
                 "description": "Done." if status == 200 else "Stored; a worker performs it.",
@@ -108,11 +115,21 @@ def _operation(operation: Operation, of_type: dict[type[Any], dict[str, Any]]) -
     return found
 
 
-def _parameter(parameter: Parameter) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "in": parameter.place,
-        "required": parameter.is_required,
-        "description": parameter.description,
-        "schema": dict(parameter.schema),
-    }
+def _parameters(operation: Read, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters whose values are the arguments of this schema."""
+    in_path, required = names_in(operation.path), arguments.get("required", ())
+    found = [
+        _parameter(name, schema, "path" if name in in_path else "query", name in required)
+        for name, schema in arguments["properties"].items()
+    ]
+    return [*found, _NO_KEY] if operation.has_filter else found
+
+
+def _parameter(
+    name: str, schema: dict[str, Any], place: str = "query", is_required: bool = True
+) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": is_required, "schema": schema}
+
+
+_NO_KEY = _parameter("no_key", {"type": "string", "enum": ["on", "off", "1", "0"]}, "query", False)
+"""The parameter of a filter for tasks without a fairness key, whose value in a query is empty."""

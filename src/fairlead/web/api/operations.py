@@ -1,55 +1,64 @@
-"""Operations of the JSON API, as values: their routes and the OpenAPI document are made of them."""
+"""Operations of the JSON API, as values: routes, the OpenAPI document and MCP's tools are made of
+them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import re
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
+from msgspec import Meta
 from starlette.responses import Response
 
 from fairlead.core import values
+from fairlead.operate.filters import TaskFilters
+from fairlead.web.api.bodies import Body, Filter, Text
 from fairlead.web.api.conversion import document
 from fairlead.web.api.documents import Done
-from fairlead.web.inputs import DEFAULT_ROWS, MOST_ROWS, BadInput
+from fairlead.web.inputs import MOST_ROWS, BadInput
+from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 from fairlead.web.routing import Handler, ScreenRoute, action, screen
+from fairlead.web.task_filters import filters_of
 
 PREFIX = "/api/v1"
 JSON = "application/json"
+MOST_ID = (1 << 63) - 1
 
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter:
-    """Parameter of a path or a query."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
-    place: Literal["query", "path"] = "query"
-    is_required: bool = False
-    read: Callable[[Page], Any] | None = None
-    """Function that returns the value in a request; None if others read the parameter."""
+Id = Annotated[int, Meta(ge=0, le=MOST_ID, extra_json_schema={"type": "string"})]
+RowNumber = Annotated[int, Meta(ge=1, le=MOST_ROWS, description="Rows of a page.")]
+Cursor = Annotated[
+    Text, Meta(description="`next` of the page before, for the same other parameters.")
+]
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """An operation that reads."""
+    """An operation that reads. Its function gets a viewer and the arguments by name."""
 
     name: str
     path: str
     """Path below PREFIX."""
     summary: str
-    result: type[msgspec.Struct]
-    respond: Callable[[Page], msgspec.Struct]
-    parameters: tuple[Parameter, ...] = ()
-    scoped: bool = False
+    function: Callable[..., Any]
+    arguments: type[msgspec.Struct]
+    has_filter: bool
+    """Whether the function gets a filter of tasks too; `arguments` then has its fields."""
+    result: Any
+    viewer: Callable[[Page], Any]
+    """Function that returns the viewer of a request."""
+    scoped: bool
     """Whether it keeps to the tenants of the caller; without it, a caller who is limited to
     tenants gets 403."""
-    is_shared: bool = True
+    is_shared: bool
     """Whether callers share the result for a second."""
+    is_tool: bool
+    """Whether MCP has it as a tool."""
 
     @property
     def route(self) -> ScreenRoute:
@@ -57,6 +66,16 @@ class Read:
         return screen(
             PREFIX + self.path, _reader(self), name=f"api_{self.name}", scoped=self.scoped
         )
+
+    def call(self, viewer: Any, given: msgspec.Struct, filters: TaskFilters | None) -> Any:
+        """Return what the function returns."""
+        names = (each for each in self.arguments.__struct_fields__ if not self.is_of_filter(each))
+        own = {name: getattr(given, name) for name in names}
+        return self.function(viewer, **own, **({"filters": filters} if self.has_filter else {}))
+
+    def is_of_filter(self, name: str) -> bool:
+        """Return whether an argument is a condition of the filter of tasks."""
+        return self.has_filter and name in Filter.__struct_fields__
 
 
 @dataclass(frozen=True)
@@ -74,7 +93,6 @@ class Act:
     result: type[msgspec.Struct] = Done
     status: int = 200
     _: KW_ONLY
-    parameters: tuple[Parameter, ...] = ()
     scoped: bool = False
 
     @property
@@ -92,83 +110,122 @@ class Act:
 Operation = Read | Act
 
 
-def text(name: str, description: str, *, is_required: bool = False) -> Parameter:
-    """Return a text parameter of the query."""
+def read(
+    reads: list[Read],
+    path: str,
+    *,
+    name: str | None = None,
+    base: type[Body] = Body,
+    viewer: Callable[[Page], Any] = lambda page: page,
+    scoped: bool = False,
+    is_shared: bool = True,
+    is_tool: bool = False,
+) -> Callable[[Function], Function]:
+    """Declare a function as an operation that reads, and add it to `reads`.
 
-    def read(page: Page) -> str | None:
-        return page.query.required(name) if is_required else page.query.text(name)
+    The first line of its docstring is its summary, what it returns its result, and its parameters
+    by keyword are its arguments, with the fields of `base`. For the base Filter, the function gets
+    the filter of tasks as `filters`.
+    """
 
-    return Parameter(
-        name=name,
-        description=description,
-        schema={"type": "string", "maxLength": values.MOST_KEY_BYTES},
-        is_required=is_required,
-        read=read,
-    )
+    def declare(function: Function) -> Function:
+        hints = get_type_hints(function, include_extras=True)
+        own = name or function.__name__
+        found = inspect.signature(function).parameters.values()
+        fields = [
+            (each.name, hints[each.name])
+            if each.default is each.empty
+            else (each.name, hints[each.name], each.default)
+            for each in found
+            if each.kind is each.KEYWORD_ONLY and each.name != "filters"
+        ]
+        arguments = msgspec.defstruct(
+            f"{own}_arguments",
+            fields,
+            bases=(base,),
+            frozen=True,
+            kw_only=True,
+            forbid_unknown_fields=True,
+        )
+        reads.append(
+            Read(
+                name=own,
+                path=path,
+                summary=(inspect.getdoc(function) or "").split("\n")[0],
+                function=function,
+                arguments=arguments,
+                has_filter=base is Filter,
+                result=hints["return"],
+                viewer=viewer,
+                scoped=scoped,
+                is_shared=is_shared,
+                is_tool=is_tool,
+            )
+        )
+        return function
+
+    return declare
 
 
-def choice(name: str, description: str, choices: list[str], default: str | None) -> Parameter:
-    """Return a parameter that has one of some values."""
-    schema: dict[str, Any] = {"type": "string", "enum": choices}
-    if default is not None:
-        schema["default"] = default
-    return Parameter(
-        name=name,
-        description=description,
-        schema=schema,
-        read=lambda page: page.query.one_of(name, choices, default),
-    )
+def names_in(path: str) -> list[str]:
+    """Return the names of the parameters of a path."""
+    return re.findall(r"{(\w+)}", path)
 
 
-ID = Parameter(
-    name="id",
-    description="Id.",
-    schema={"type": "string"},
-    place="path",
-    is_required=True,
-    read=lambda page: str(page.request.path_params["id"]),
-)
-ROWS = Parameter(
-    name="rows",
-    description="Rows of a page.",
-    schema={"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_ROWS},
-    read=lambda page: page.query.rows(),
-)
-AFTER = text("after", "Cursor: `next` of the page before, for the same other parameters.")
-
-
-def json_of(result: msgspec.Struct) -> bytes:
-    """Return the document of a result as JSON."""
-    return msgspec.json.encode(document(result))
+def json_of(result: Any, kind: Any) -> bytes:
+    """Return the document of a result of this type as JSON."""
+    return msgspec.json.encode(document(result, kind))
 
 
 def _reader(operation: Read) -> Handler:
-    def read(page: Page) -> Response:
-        _check_names(page, operation)
+    def respond(page: Page) -> bytes:
+        filters = None
+        if operation.has_filter:
+            filters = check_search(page.parts.settings.mask, filters_of(page.query))
+        given = _arguments(page, operation)
+        result = operation.call(operation.viewer(page), given, filters)
+        return json_of(result, operation.result)
+
+    def handle(page: Page) -> Response:
+        known = [*operation.arguments.__struct_fields__]
+        _check_names(page, [*known, "no_key"] if operation.has_filter else known)
         if not operation.is_shared:
-            return Response(json_of(operation.respond(page)), media_type=JSON)
+            return Response(respond(page), media_type=JSON)
         scope = page.request.scope
         key = ("api", scope["path"], scope["query_string"], page.access.tenants)
-        found = page.shared(key, lambda: json_of(operation.respond(page)))
-        return Response(found, media_type=JSON)
+        return Response(page.shared(key, lambda: respond(page)), media_type=JSON)
 
-    return read
+    return handle
+
+
+def _arguments(page: Page, operation: Read) -> msgspec.Struct:
+    """Return the arguments that a request gives, without a filter. An empty text stands for no
+    value, except where a value is needed. Raise BadInput."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(operation.arguments):
+        if not operation.is_of_filter(field.name):
+            text = page.request.path_params.get(field.name) or page.query.exact(field.name)
+            if text or (text is not None and field.required):
+                found[field.name] = text
+    try:
+        return msgspec.convert(found, operation.arguments, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadInput(f"these parameters cannot be used: {error}") from None
 
 
 def _actor(operation: Act) -> Handler:
     def act(page: Page) -> Response:
-        _check_names(page, operation)
-        result = operation.respond(page, _body(page, operation.body))
+        _check_names(page, [])
+        result = operation.respond(page, _body(page, operation.body)) or Done()
         page.parts.reads.clear()
-        return Response(json_of(result or Done()), operation.status, media_type=JSON)
+        return Response(json_of(result, operation.result), operation.status, media_type=JSON)
 
     return act
 
 
-def _check_names(page: Page, operation: Operation) -> None:
+def _check_names(page: Page, known: list[str]) -> None:
     """Raise BadInput for a parameter that the operation does not have: a filter with a wrong name
     would select other tasks."""
-    known = [each.name for each in operation.parameters if each.place == "query"]
     for name, _ in page.query.pairs():
         if name not in known:
             raise BadInput(

@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Coroutine
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar, get_args
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from fairlead.app import App
 from fairlead.errors import InvalidTask, NotAllowed, NotSupported, UnknownTask
-from fairlead.model import TaskRecord, tenant_of
+from fairlead.model import Incident, ScheduledTask, TaskRecord, tenant_of
+from fairlead.model.task_facts import TaskPage
 from fairlead.operate.changes import shown_text
 from fairlead.operate.context import OperateContext
 from fairlead.operate.doctor import Explanation, examine, explanation
+from fairlead.operate.doctor.finding import Finding
 from fairlead.operate.facts import Facts
 from fairlead.operate.filters import Counted, TaskFilters
 from fairlead.operate.incidents import latest_incidents
-from fairlead.operate.nodes import nodes
+from fairlead.operate.nodes import NodeView, nodes
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.overview import QueueView, queue_view
+from fairlead.operate.periodic import PeriodicStatus
 from fairlead.operate.policies import PolicyManagement
-from fairlead.operate.store import actions as action_store
-from fairlead.operate.store import audit as audit_log
+from fairlead.operate.store.actions import BulkAction
+from fairlead.operate.store.audit import AuditEntry
 from fairlead.operate.store.policies import Policy
-from fairlead.operate.summary import summary
+from fairlead.operate.summary import Summary, summary
 from fairlead.operate.tasks import Management
-from fairlead.operate.tenants import Tenant, TenantOrder, tenant, tenants
-from fairlead.ports.task_records import TaskFilter
+from fairlead.operate.tenants import Tenant, TenantOrder, TenantPage, tenant, tenants
 from fairlead.web.api import documents
+from fairlead.web.api.bodies import Filter, Text
 from fairlead.web.api.conversion import taken
-from fairlead.web.api.operations import AFTER, ID, ROWS, Parameter, choice, text
-from fairlead.web.inputs import BadInput
+from fairlead.web.api.operations import Cursor, Id, Read, RowNumber, read
+from fairlead.web.inputs import DEFAULT_ROWS, BadInput
 from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.run_logs import latest_progress, shown_logs
@@ -40,66 +44,51 @@ from fairlead.web.traces import trace_address
 from fairlead.web.waiting import ReadLoop
 
 T = TypeVar("T")
-Method = TypeVar("Method", bound=Callable[..., msgspec.Struct])
-
-TENANT_ORDERS: tuple[str, ...] = get_args(TenantOrder)
 MOST_SKIPPED = 1_000_000
 """Greatest number of tenants before a page."""
 
-_MOST_ATTENTION = 50
 _MOST_ATTEMPTS = 200
 _MOST_ARGUMENT_BYTES = 100_000
 _EXPLAINED = 3
 """Tasks of a tenant that are explained."""
-_MOST_ID = (1 << 63) - 1
 _SEVERITIES = {"problem": 0, "note": 1, "ok": 2}
 
 ShowArguments = Callable[[str, Any], Any]
 """Function that gets the name of a task and its arguments, and returns them without secrets."""
 
 
-def _key(page: Page) -> str:
-    key = page.query.exact("key")
-    if key is None:
-        raise BadInput("key is missing: give a tenant; key= stands for tasks without a key")
-    return key
+Key = Annotated[
+    Text, Meta(description="Tenant, or any of its fairness keys; empty for tasks without one.")
+]
+READS: list[Read] = []
+"""Reads that the JSON API and MCP have of this list."""
 
 
-_QUEUE = text("name", "Name of the queue.", is_required=True)
-_KEY = replace(
-    text("key", "Tenant, or any of its fairness keys; empty for tasks without one."), read=_key
-)
-_VERSION = replace(
-    text("version", "Version.", is_required=True),
-    read=lambda page: page.query.whole("version", 1, _MOST_ID, 0),
-)
+def reads_of(page: Page) -> Reads:
+    """Return the reads of the viewer who sends a request."""
+    return Reads(
+        page.parts.app,
+        tenants=page.access.tenants,
+        show_arguments=page.arguments,
+        trace_url=page.parts.settings.trace_url,
+        read_loop=page.parts.read_loop,
+        facts=lambda: page.facts,
+    )
 
 
-class ReadMethod(NamedTuple):
-    """A method of Reads that is an operation of the JSON API; the first line of its docstring is
-    its summary."""
-
-    method: Callable[..., msgspec.Struct]
-    path: str
-    name: str
-    parameters: tuple[Parameter, ...]
-    scoped: bool
+_read = partial(read, READS, viewer=reads_of)
 
 
-READ_METHODS: list[ReadMethod] = []
-"""Operations of the JSON API that are methods of Reads."""
-
-
-def _operation(
-    path: str, *parameters: Parameter, name: str | None = None, scoped: bool = False
-) -> Callable[[Method], Method]:
-    """Declare a method as an operation of the JSON API, which gives it the parameters by name."""
-
-    def declare(method: Method) -> Method:
-        READ_METHODS.append(ReadMethod(method, path, name or method.__name__, parameters, scoped))
-        return method
-
-    return declare
+@read(READS, "/access", scoped=True, is_shared=False)
+def access(page: Page) -> documents.Rights:
+    """Return the rights of the caller."""
+    access = page.access
+    return documents.Rights(
+        name=access.name,
+        actions=sorted(access.actions),
+        tenants=None if access.tenants is None else sorted(access.tenants),
+        csrf_token=page.csrf_token or None,
+    )
 
 
 class Reads:
@@ -132,51 +121,35 @@ class Reads:
 
     # overview, tenants, queues --------------------------------------------------------------------
 
-    @_operation("/overview", scoped=True)
-    def overview(self) -> documents.Overview:
+    @_read("/overview", scoped=True, is_tool=True)
+    def overview(self) -> Summary:
         """Return the state of all queues, and what needs a person first."""
-        found = summary(self._context, tenants=self._tenants, facts=self._facts())
-        return taken(
-            documents.Overview,
-            found,
-            attention=found.attention[:_MOST_ATTENTION],
-            more_attention=max(len(found.attention) - _MOST_ATTENTION, 0),
-        )
+        return summary(self._context, tenants=self._tenants, facts=self._facts())
 
-    @_operation(
-        "/tenants",
-        choice("order", "Order.", list(TENANT_ORDERS), "backlog"),
-        text("queue", "Count tasks of this queue only."),
-        text("search", "Part of the tenant's name."),
-        AFTER,
-        ROWS,
-        scoped=True,
-    )
+    @_read("/tenants", scoped=True, is_tool=True)
     def tenants(
         self,
         *,
         order: TenantOrder = "backlog",
-        queue: str | None = None,
-        search: str | None = None,
-        after: str | None = None,
-        rows: int = 50,
-    ) -> documents.TenantList:
-        """List tenants: backlog, waits, share got and due."""
-        found = tenants(
+        queue: Text | None = None,
+        search: Annotated[Text, Meta(description="Part of the tenant's name.")] | None = None,
+        after: Annotated[int, Meta(ge=0, le=MOST_SKIPPED)] = 0,
+        rows: RowNumber = DEFAULT_ROWS,
+    ) -> TenantPage:
+        """List tenants: backlog, waits, share of run time got and due."""
+        return tenants(
             self._context,
             order=order,
             queue=queue,
             search=search,
-            skip=_number("after", after, MOST_SKIPPED) or 0,
+            skip=after,
             limit=rows,
             tenants=self._tenants,
             facts=self._facts(),
         )
-        is_last = found.skip is None or found.skip > MOST_SKIPPED
-        return taken(documents.TenantList, found, next=None if is_last else str(found.skip))
 
-    @_operation("/tenant", _KEY, scoped=True)
-    def tenant(self, key: str) -> Tenant:
+    @_read("/tenant", scoped=True, is_tool=True)
+    def tenant(self, *, key: Key) -> Tenant:
         """Return one tenant with its part of every queue.
 
         Raise UnknownTask for one that the viewer may not see.
@@ -186,58 +159,57 @@ class Reads:
             raise UnknownTask(f"no tenant {name!r}")
         return tenant(self._context, name, tenants=self._tenants, facts=self._facts())
 
-    @_operation("/tenant/why", _KEY, name="tenant_why", scoped=True)
-    def why_tenant(self, key: str) -> documents.TenantWhy:
+    @_read("/tenant/why", scoped=True, is_tool=True)
+    def tenant_why(self, *, key: Key) -> documents.TenantWhy:
         """Return why a tenant waits: its numbers, and its oldest tasks explained."""
-        found = self.tenant(key)
+        found = self.tenant(key=key)
         oldest = self._management.page(
             newest_first=False, limit=_EXPLAINED, tenants=self._tenants, tenant=found.tenant
         )
         return documents.TenantWhy(
-            tenant=found, oldest=[self.why(task.id) for task in oldest.tasks]
+            tenant=found, oldest=[self._explained(task.id) for task in oldest.tasks]
         )
 
-    @_operation("/queues", scoped=True)
+    @_read("/queues", scoped=True, is_tool=True)
     def queues(self) -> documents.QueueList:
-        """List queues."""
+        """List queues: backlog, pause, living nodes, rates, waits and errors."""
         found = summary(self._context, tenants=self._tenants, facts=self._facts())
         return taken(documents.QueueList, found)
 
-    @_operation("/queue", _QUEUE, scoped=True)
-    def queue(self, name: str) -> documents.QueueDetail:
+    @_read("/queue", scoped=True, is_tool=True)
+    def queue(self, *, name: Text) -> QueueView:
         """Return one queue: tenants, partitions with their levels, limits.
 
         Raise UnknownQueue.
         """
-        found: QueueView = self._wait(
+        return self._wait(
             queue_view(self._context, name, tenants=self._tenants, facts=self._facts())
-        )
-        return taken(
-            documents.QueueDetail,
-            found,
-            attention=found.attention[:_MOST_ATTENTION],
-            tenants=found.tenants.tenants,
         )
 
     # tasks ----------------------------------------------------------------------------------------
 
+    @_read("/tasks", base=Filter, scoped=True, is_tool=True)
     def tasks(
         self,
-        filters: TaskFilters,
         *,
-        order: str = "newest",
-        after: str | None = None,
-        rows: int = 50,
-    ) -> documents.TaskList:
-        """Return a page of the tasks that match."""
-        found = self._management.page(
+        filters: TaskFilters,
+        order: Literal["newest", "oldest"] = "newest",
+        after: Cursor | None = None,
+        rows: RowNumber = DEFAULT_ROWS,
+    ) -> TaskPage:
+        """List tasks that match a filter; without a state, unfinished ones."""
+        return self._management.page(
             newest_first=order == "newest",
             after=after,
             limit=rows,
             tenants=self._tenants,
             **filters,
         )
-        return taken(documents.TaskList, found, next=found.after)
+
+    @_read("/tasks/count", base=Filter, scoped=True)
+    def task_count(self, *, filters: TaskFilters) -> Counted:
+        """Count tasks that match a filter, up to 1,000."""
+        return self._management.count(tenants=self._tenants, **filters)
 
     def searchable(self, filters: TaskFilters) -> TaskFilters:
         """Return the filter if it searches only for arguments that are shown. Raise BadInput."""
@@ -246,13 +218,13 @@ class Reads:
             raise BadInput("argument: arguments are not shown here, and so cannot be searched")
         return check_search(show, filters)
 
-    def count(self, filters: TaskFilters) -> Counted:
-        """Return the number of tasks that match, counted up to 1,000."""
-        return self._management.count(tenants=self._tenants, **filters)
-
-    @_operation("/tasks/{id}", ID, scoped=True)
-    def task(self, id: str, *, indent: int | None = None) -> documents.TaskDetail:
+    @_read("/tasks/{id}", scoped=True, is_tool=True)
+    def task(self, *, id: Text) -> documents.TaskDetail:
         """Return a task, by its id or the beginning of it, and why it waits."""
+        return self.task_detail(id)
+
+    def task_detail(self, id: str, indent: int | None = None) -> documents.TaskDetail:
+        """Return a task with its arguments in lines of this indent."""
         task = self._management.named(id, tenants=self._tenants)
         attempts = self._management.attempts(task.id, tenants=self._tenants)
         notes = self._management.notes(task.id, tenants=self._tenants)
@@ -271,8 +243,8 @@ class Reads:
             trace_url=trace_address(self._trace_url, task.context),
         )
 
-    @_operation("/tasks/{id}/why", ID, name="task_why", scoped=True)
-    def why(self, id: str) -> Explanation:
+    @_read("/tasks/{id}/why", scoped=True, is_tool=True)
+    def task_why(self, *, id: Text) -> Explanation:
         """Return why a task is in its state, and what must happen.
 
         Raise UnknownTask.
@@ -281,74 +253,49 @@ class Reads:
 
     # the whole cluster ----------------------------------------------------------------------------
 
-    @_operation("/nodes")
-    def nodes(self) -> documents.NodeList:
-        """List worker processes."""
-        found = self._wait(nodes(self._context, tenants=self._tenants))
-        return documents.NodeList(nodes=found)
+    @_read("/nodes")
+    def nodes(self) -> list[NodeView]:
+        """List worker processes, the latest heartbeat first, at most 1,000."""
+        return self._wait(nodes(self._context, tenants=self._tenants))
 
-    @_operation("/incidents", AFTER, ROWS)
-    def incidents(self, *, after: str | None, rows: int) -> documents.IncidentList:
+    @_read("/incidents")
+    def incidents(
+        self, *, after: Id | None = None, rows: RowNumber = DEFAULT_ROWS
+    ) -> documents.Rows[Incident]:
         """List open incidents, the latest first."""
-        if self._tenants is not None:
-            return documents.IncidentList(incidents=[], next=None)
-        below = _number("after", after, _MOST_ID)
-        found = latest_incidents(self._context, below, rows + 1)
-        return documents.IncidentList(
-            incidents=found[:rows],
-            next=str(found[rows - 1].id) if len(found) > rows else None,
-        )
+        return _rows(latest_incidents(self._context, after, rows + 1), rows)
 
-    @_operation("/periodic", name="periodic")
-    def periodics(self) -> documents.PeriodicList:
-        """List periodic tasks."""
-        found = self._management.periodic.list(tenants=self._tenants)
-        return documents.PeriodicList(
-            periodics=[
-                taken(
-                    documents.Periodic,
-                    each.record,
-                    is_declared=each.is_declared,
-                    next_slot_at=each.next_slot_at,
-                )
-                for each in found
-            ]
-        )
+    @_read("/periodic")
+    def periodic(self) -> list[PeriodicStatus]:
+        """List periodic tasks, by name."""
+        return self._management.periodic.list(tenants=self._tenants)
 
-    @_operation("/ordered")
-    def ordered(self) -> documents.OrderedList:
-        """List ordered queues with their partitions."""
+    @_read("/ordered")
+    def ordered(self) -> list[documents.OrderedQueue]:
+        """List the ordered queues that the application declares, with their partitions."""
         names = self._context.ordered_queues.keys()
-        if not names:
-            return documents.OrderedList(queues=[])
-        known = names & set(self._known_queues())
-        return documents.OrderedList(queues=[self._ordered(name) for name in sorted(known)])
+        known = names & set(self._known_queues()) if names else ()
+        management = OrderedManagement(self._context)
+        return [
+            documents.OrderedQueue(queue=name, partitions=self._wait(management.status(name)))
+            for name in sorted(known)
+        ]
 
-    @_operation("/ordered/tasks", _QUEUE, text("ordering_key", "Ordering key."), ROWS)
+    @_read("/ordered/tasks")
     def ordered_tasks(
-        self, name: str, *, ordering_key: str | None, rows: int
-    ) -> documents.OrderedTaskList:
+        self, *, name: Text, ordering_key: Text | None = None, rows: RowNumber = DEFAULT_ROWS
+    ) -> list[ScheduledTask]:
         """List unfinished tasks of an ordered queue, earliest first.
 
         Raise UnknownQueue.
         """
         management = OrderedManagement(self._context)
-        found = self._wait(management.tasks(name, ordering_key=ordering_key, limit=rows))
-        return documents.OrderedTaskList(
-            tasks=[
-                taken(
-                    documents.OrderedTask,
-                    each,
-                    id=each.task.id,
-                    name=each.task.name,
-                    fairness_key=each.task.fairness_key,
-                )
-                for each in found
-            ]
-        )
+        return self._wait(management.tasks(name, ordering_key=ordering_key, limit=rows))
 
-    @_operation("/policies", text("queue", "Queue."), ROWS)
-    def policies(self, queue: str | None, rows: int) -> documents.PolicyList:
+    @_read("/policies")
+    def policies(
+        self, *, queue: Text | None = None, rows: RowNumber = DEFAULT_ROWS
+    ) -> documents.PolicyList:
         """List versions of computed weights and limits, and the switches."""
         management = PolicyManagement(self._context)
         return documents.PolicyList(
@@ -358,16 +305,16 @@ class Reads:
             switches=management.switches(),
         )
 
-    @_operation("/policy", _VERSION)
-    def policy(self, version: int) -> Policy:
+    @_read("/policy")
+    def policy(self, *, version: Id) -> Policy:
         """Return one version with its weights and limits.
 
         Raise UnknownPolicy.
         """
         return PolicyManagement(self._context).policy(version)
 
-    @_operation("/doctor")
-    def doctor(self) -> documents.FindingList:
+    @_read("/doctor", is_tool=True)
+    def doctor(self) -> list[Finding]:
         """Return what the doctor finds. Counts every task, so it is slow on big tables.
 
         Raise NotAllowed for a viewer who is limited to tenants.
@@ -379,57 +326,52 @@ class Reads:
         except NotSupported:
             facts = None
         found = self._wait(examine(self._context, facts=facts))
-        ordered = sorted(found, key=lambda finding: _SEVERITIES[finding.severity])
-        return documents.FindingList(findings=ordered)
+        return sorted(found, key=lambda finding: _SEVERITIES[finding.severity])
 
     # people ---------------------------------------------------------------------------------------
 
-    @_operation("/actions", AFTER, ROWS, scoped=True)
-    def actions(self, *, after: str | None, rows: int) -> documents.BulkActionList:
+    @_read("/actions", scoped=True)
+    def actions(
+        self, *, after: Id | None = None, rows: RowNumber = DEFAULT_ROWS
+    ) -> documents.Rows[BulkAction]:
         """List bulk actions, the newest first."""
-        before = _number("after", after, _MOST_ID)
-        found = self._management.actions.list(before=before, limit=rows + 1, tenants=self._tenants)
-        return documents.BulkActionList(
-            actions=[bulk_action(each) for each in found[:rows]],
-            next=str(found[rows - 1].id) if len(found) > rows else None,
-        )
+        found = self._management.actions.list(before=after, limit=rows + 1, tenants=self._tenants)
+        return _rows([shown_action(each) for each in found], rows)
 
-    @_operation("/actions/{id}", ID, scoped=True)
-    def action(self, id: str) -> documents.BulkAction:
+    @_read("/actions/{id}", scoped=True)
+    def action(self, *, id: Id) -> BulkAction:
         """Return one bulk action with its progress.
 
         Raise UnknownAction.
         """
-        number = _number("id", id, _MOST_ID) or 0
-        return bulk_action(self._management.actions.show(number, tenants=self._tenants))
+        return shown_action(self._management.actions.show(id, tenants=self._tenants))
 
-    @_operation(
-        "/audit",
-        text("actor", "Person."),
-        text("verb", "Action, such as retry or pause_queue."),
-        text("queue", "Queue."),
-        text("fairness_key", "Fairness key."),
-        text("task_id", "Id of a task."),
-        text("action", "Id of a bulk action."),
-        AFTER,
-        ROWS,
-        scoped=True,
-    )
+    @_read("/audit", scoped=True)
     def audit(
-        self, *, after: str | None, rows: int, action: str | None, **texts: str | None
-    ) -> documents.AuditList:
+        self,
+        *,
+        actor: Text | None = None,
+        verb: Text | None = None,
+        queue: Text | None = None,
+        fairness_key: Text | None = None,
+        task_id: Text | None = None,
+        action: Id | None = None,
+        after: Id | None = None,
+        rows: RowNumber = DEFAULT_ROWS,
+    ) -> documents.Rows[AuditEntry]:
         """List what people did, the newest first."""
-        found: list[audit_log.AuditEntry] = self._management.audit.list(
-            before=_number("after", after, _MOST_ID),
+        found = self._management.audit.list(
+            actor=actor,
+            verb=verb,
+            queue=queue,
+            fairness_key=fairness_key,
+            task_id=task_id,
+            action=action,
+            before=after,
             limit=rows + 1,
-            action=_number("action", action, _MOST_ID),
             tenants=self._tenants,
-            **texts,
         )
-        return documents.AuditList(
-            entries=found[:rows],
-            next=str(found[rows - 1].id) if len(found) > rows else None,
-        )
+        return _rows(found, rows)
 
     # how ------------------------------------------------------------------------------------------
 
@@ -454,10 +396,6 @@ class Reads:
         store = self._context.cluster
         known: Collection[str] = store.database.read_now(store.queue_settings())
         return known
-
-    def _ordered(self, name: str) -> documents.OrderedQueue:
-        found = self._wait(OrderedManagement(self._context).status(name))
-        return documents.OrderedQueue(queue=name, partitions=found)
 
     def _arguments(self, task: TaskRecord, indent: int | None) -> tuple[str | None, str | None]:
         """Return the arguments as JSON, or None and why they are not shown."""
@@ -485,27 +423,12 @@ class Reads:
             return None, "arguments of too many levels are not shown"
 
 
-def bulk_action(action: action_store.BulkAction) -> documents.BulkAction:
-    """Return the document of a bulk action."""
-    where: TaskFilter = action.where
-    argument = where.argument
-    return taken(
-        documents.BulkAction,
-        action,
-        change=shown_text(action.change),
-        where=taken(
-            documents.Where,
-            where,
-            argument=None if argument is None else f"{'.'.join(argument.path)}={argument.value}",
-            submitted_before=where.older_than,
-        ),
-    )
+def shown_action(action: BulkAction) -> BulkAction:
+    """Return a bulk action whose change names the first keys only."""
+    return msgspec.structs.replace(action, change=shown_text(action.change))
 
 
-def _number(name: str, text: str | None, most: int) -> int | None:
-    """Return the number in a text. Raise BadInput."""
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most):
-        raise BadInput(f"{name} must be a whole number from 0 to {most:,}")
-    return int(text)
+def _rows(found: list[T], rows: int) -> documents.Rows[T]:
+    """Return a page of a list that was read with one row more."""
+    next = str(found[rows - 1].id) if len(found) > rows else None  # type: ignore[attr-defined]
+    return documents.Rows(rows=found[:rows], next=next)

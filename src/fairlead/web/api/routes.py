@@ -9,7 +9,7 @@ from fairlead.web.api.act_operations import ACTS
 from fairlead.web.api.history_operations import HISTORY
 from fairlead.web.api.openapi import openapi_document
 from fairlead.web.api.operations import JSON, PREFIX, Operation
-from fairlead.web.api.read_operations import READS
+from fairlead.web.api.reads import READS
 from fairlead.web.api.sharded_operations import SHARDED
 from fairlead.web.page import Page
 from fairlead.web.routing import ScreenRoute, screen

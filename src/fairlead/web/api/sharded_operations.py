@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 from fairlead.clock import to_micros
 from fairlead.web import sharded_queues
 from fairlead.web.api import bodies, documents
+from fairlead.web.api.bodies import Text
 from fairlead.web.api.conversion import instant_of, taken
-from fairlead.web.api.operations import AFTER, ROWS, Act, Operation, Read, text
+from fairlead.web.api.operations import Act, Cursor, Operation, Read, RowNumber, read
+from fairlead.web.inputs import DEFAULT_ROWS
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
-from fairlead.web.sharded_queues import MOST_LETTERS, MOST_NAME, ShardedView, queue_named
+from fairlead.web.sharded_queues import MOST_LETTERS, ShardedView, queue_named
 
-_NAME = text("name", "Name of a sharded queue of this console.", is_required=True)
-
-
-def _list(page: Page) -> documents.ShardedList:
-    found = sharded_queues.views(page)
-    return documents.ShardedList(queues=[_queue(each) for each in found])
+READS: list[Read] = []
+_read = partial(read, READS)
 
 
-def _show(page: Page) -> documents.ShardedDetail:
-    queue = queue_named(page, page.query.required("name"))
-    found = sharded_queues.view(page, queue, page.query.text("group", MOST_NAME))
+@_read("/sharded")
+def sharded(page: Page) -> list[documents.ShardedQueue]:
+    """List the sharded queues of this console."""
+    return [_queue(each) for each in sharded_queues.views(page)]
+
+
+@_read("/sharded/queue")
+def sharded_queue(page: Page, *, name: Text, group: Text | None = None) -> documents.ShardedDetail:
+    """Return one sharded queue: shard keys, streams, consumers of a group, by default the first.
+
+    Raise Refusal for one that cannot be read.
+    """
+    queue = queue_named(page, name)
+    found = sharded_queues.view(page, queue, group)
     if found.details is None:
         raise Refusal(503, f"{queue.name} cannot be read", found.trouble or "")
     return taken(documents.ShardedDetail, found.details, queue=_queue(found))
 
 
-def _letters(page: Page) -> documents.DeadLetterList:
-    queue = queue_named(page, page.query.required("name"))
-    after, rows = page.query.text("after", 100) or "", min(page.query.rows(), MOST_LETTERS)
+@_read("/sharded/dead-letters")
+def dead_letters(
+    page: Page, *, name: Text, after: Cursor = "", rows: RowNumber = DEFAULT_ROWS
+) -> documents.Rows[documents.DeadLetter]:
+    """List dead letters of a sharded queue, oldest first, at most 100 in a page."""
+    queue, rows = queue_named(page, name), min(rows, MOST_LETTERS)
     found = queue.dead_letter_heads(count=rows, after=after)
-    return documents.DeadLetterList(
-        letters=[
+    return documents.Rows(
+        rows=[
             taken(
                 documents.DeadLetter,
                 letter,
@@ -65,29 +78,7 @@ def _queue(found: ShardedView) -> documents.ShardedQueue:
 
 
 SHARDED: tuple[Operation, ...] = (
-    Read(
-        name="sharded",
-        path="/sharded",
-        summary="List the sharded queues of this console.",
-        result=documents.ShardedList,
-        respond=_list,
-    ),
-    Read(
-        name="sharded_queue",
-        path="/sharded/queue",
-        summary="Return one sharded queue: shard keys, streams, consumers of a group.",
-        result=documents.ShardedDetail,
-        respond=_show,
-        parameters=(_NAME, text("group", "Group of consumers; the first one without it.")),
-    ),
-    Read(
-        name="dead_letters",
-        path="/sharded/dead-letters",
-        summary="List dead letters of a sharded queue, oldest first, at most 100 in a page.",
-        result=documents.DeadLetterList,
-        respond=_letters,
-        parameters=(_NAME, AFTER, ROWS),
-    ),
+    *READS,
     Act(
         name="requeue_dead_letters",
         path="/sharded/requeue",

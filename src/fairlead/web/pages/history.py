@@ -5,20 +5,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 from markupsafe import Markup
 from msgspec.structs import replace
 from starlette.responses import Response
 
 from fairlead import charts
-from fairlead.clock import MICROS, to_micros
-from fairlead.core.values import instant
-from fairlead.errors import ConfigurationError, NotSupported, UnknownTask
-from fairlead.model import tenant_of
+from fairlead.clock import MICROS
+from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.model.lake_history import Fairness, Part
-from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure, Question
-from fairlead.web.inputs import BadInput
+from fairlead.ports.lake_history import By, LakeHistory, Measure, Question
+from fairlead.web.lake import question_of
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
@@ -42,7 +40,6 @@ MEASURES: dict[Measure, str] = {
 }
 
 _NO_LAKE = "Whoever runs this console can make one from what the workers keep."
-_HOUR = 3600 * MICROS
 _MOST_HOURS = 100 * 366 * 24
 _POINTS = 120
 _LINES = 5
@@ -76,7 +73,8 @@ def show_history(page: Page) -> Response:
         is_operator = page.access.tenants is None
         extent, missing = None, str(error) if is_operator else _NO_LAKE
     if extent is not None:
-        question = _question(page, chosen, hours, extent)
+        asked: dict[str, Any] = {name: value for name, value in chosen.items() if value}
+        question = question_of(page.access, extent, **asked | {"hours": hours})
         shown = page.shared(("history", question), lambda: _read(history, question))
     return page.render(
         "history.html",
@@ -87,33 +85,6 @@ def show_history(page: Page) -> Response:
         measures=list(MEASURES.items()),
         folder=page.parts.lake.folder if page.access.tenants is None else None,
         **shown,
-    )
-
-
-def _question(page: Page, chosen: dict[str, str | None], hours: int, extent: Extent) -> Question:
-    """Return the period, within the one of the lake, and the parts that a viewer has chosen. Raise
-    BadInput, and UnknownTask for a tenant that the viewer may not see."""
-    tenant, scope = chosen["tenant"], page.access.tenants
-    if tenant:
-        if not page.access.sees(tenant):
-            raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
-        scope = frozenset({tenant_of(tenant)})
-    since = extent.until - hours * _HOUR if hours else extent.since
-    until = extent.until
-    if (text := chosen["since"]) is not None:
-        since = to_micros(instant("since", text, BadInput))
-    if (text := chosen["until"]) is not None:
-        until = to_micros(instant("until", text, BadInput))
-    if since >= until:
-        raise BadInput("since is not before until: choose an earlier one")
-    by, measure = chosen["by"], chosen["measure"]
-    return Question(
-        since=max(since, extent.since),
-        until=max(min(until, extent.until), extent.since + 1),
-        by=cast(By, by),
-        measure=cast(Measure, measure),
-        queue=chosen["queue"],
-        tenants=scope,
     )
 
 

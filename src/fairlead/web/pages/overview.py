@@ -11,9 +11,6 @@ from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Overview", route="overview", order=10)
 
-_MOST_ATTENTION = 50
-"""Lines of what needs a person."""
-
 
 def routes() -> list[ScreenRoute]:
     """Return the routes of this screen."""
@@ -33,9 +30,4 @@ def show_overview(page: Page) -> Response:
         if not page.has("ordered"):
             raise
         return RedirectResponse(page.link("ordered"), 303)
-    return page.render(
-        "overview.html",
-        summary=found,
-        attention=found.attention[:_MOST_ATTENTION],
-        more=max(len(found.attention) - _MOST_ATTENTION, 0),
-    )
+    return page.render("overview.html", summary=found)

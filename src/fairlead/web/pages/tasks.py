@@ -48,7 +48,7 @@ def show_tasks(page: Page) -> Response:
 
     found = page.shared(("tasks", *key), read)
     if after is None and len(found.tasks) < rows:  # it has walked as far as a count would
-        number = Counted(len(found.tasks), found.after is not None)
+        number = Counted(len(found.tasks), found.next is not None)
     else:
         number = page.shared(
             ("number of tasks", key[0], scope),
@@ -71,6 +71,6 @@ def show_tasks(page: Page) -> Response:
         is_cut=found.is_cut,
         not_searched=found.not_searched,
         first=page.with_query(after=None) if after else None,
-        following=page.with_query(after=found.after) if found.after else None,
+        following=page.with_query(after=found.next) if found.next else None,
         now=page.context.clock.now(),
     )

@@ -65,7 +65,7 @@ def show_tenants(page: Page) -> Response:
             name: text for name, text in (("queue", queue), ("search", search)) if text is not None
         },
         first=page.with_query(skip=None) if skip else None,
-        following=None if found.skip is None else page.with_query(skip=found.skip),
+        following=None if found.next is None else page.with_query(skip=found.next),
         now=page.context.clock.now(),
     )
 
