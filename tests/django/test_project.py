@@ -30,6 +30,7 @@ from fairlead.backends.sql.migrate import migrations_of
 from fairlead.contrib.celery import Celery
 from fairlead.contrib.django import get_app
 from fairlead.contrib.django.compat import TaskResultStatus
+from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.database_url import url_of
 from fairlead.contrib.django.management.commands.fairlead import APPLICATION, complete
 from fairlead.contrib.django.models import Attempt, Task
@@ -215,6 +216,21 @@ def test_the_admin_lists_filters_and_shows(database: str) -> None:
     assert client.get(f"/admin/fairlead/attempt/{seq}/change/").status_code == 200
     for path in ("task/add/", f"task/{failed.id}/delete/"):
         assert client.get(f"/admin/fairlead/{path}").status_code == 403
+
+
+def hide(name: str, arguments: Any) -> str:
+    """Return the arguments of a task without anything in them."""
+    return f"hidden of {name}"
+
+
+def test_the_admin_shows_arguments_through_the_mask(database: str) -> None:
+    waiting = charge.enqueue("a-secret")
+    with override_settings(FAIRLEAD={"MASK": f"{__name__}.hide"}):
+        page = person("ann", "view_task").get(f"/admin/fairlead/task/{waiting.id}/change/")
+        assert "hidden of" in page.content.decode() and "a-secret" not in page.content.decode()
+    with override_settings(FAIRLEAD={"MASK": "shop.tasks.missing"}):
+        with pytest.raises(ConfigurationError, match="MASK"):
+            _ = Configuration.load().mask_function
 
 
 @pytest.mark.parametrize("atomic", [False, True], ids=["plain", "with ATOMIC_REQUESTS"])

@@ -13,6 +13,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from fairlead.cli import web
+from fairlead.cli.application import load
 from fairlead.cli.main import app as command
 from tests.consoles import serving
 from tests.end_to_end.test_command_line import pause
@@ -86,6 +88,20 @@ def test_a_function_gives_viewers_their_access_and_no_token_opens_the_console(fo
         ("nowhere:authorize", "no module named 'nowhere'"),
     ):
         assert said in refusal(folder, "--authorize", wrong)
+
+
+def test_the_mask_of_the_command_hides_arguments(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "masked.py").write_text(
+        f"{MODULE}\ndef hide(name, _): return f'hidden of {{name}}'\n"
+    )
+    monkeypatch.chdir(folder)
+    made = web.made(load("masked:app"), web.ServeOptions(mask="masked:hide"))
+    assert made.parts.settings.mask is not None
+    assert made.parts.settings.mask("send", {"to": "a"}) == "hidden of send"
+    made.parts.app.close()
+    assert "no function named" in refusal(folder, "--mask", "shop:missing")
 
 
 def test_a_port_that_is_taken_is_one_line_and_exit_code_2(folder: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 from fairlead.cli.application import load, load_function
 from fairlead.cli.output import one_line_errors
 from fairlead.cli.parameters import CommandOptions, with_options
-from fairlead.cli.web import need_libraries
+from fairlead.cli.web import Mask, need_libraries
 
 
 class McpOptions(CommandOptions, frozen=True, kw_only=True):
@@ -23,14 +23,7 @@ class McpOptions(CommandOptions, frozen=True, kw_only=True):
         list[str] | None,
         typer.Option(help="Show this tenant only; may be repeated. Default: all."),
     ] = None
-    mask: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION",
-            help="Show arguments of tasks as FUNCTION(task_name, arguments) returns them, as the"
-            " console's mask. Default: show none.",
-        ),
-    ] = None
+    mask: Mask = None
 
 
 @with_options
@@ -41,7 +34,8 @@ def mcp(
 ) -> None:
     """Serve an assistant by the Model Context Protocol: it can read, and change nothing.
 
-    It speaks over standard input and output, so an assistant starts it by itself.
+    It speaks over standard input and output, so an assistant starts it by itself. Without --mask it
+    shows no arguments of tasks.
 
     Examples: fairlead mcp shop:app; fairlead mcp shop:app --tenant acme --mask shop:hide_secrets
     """

@@ -27,6 +27,15 @@ DEFAULT_PORT = 8350
 _LIBRARIES = ("starlette", "jinja2", "uvicorn")
 
 
+Mask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION",
+        help="Show arguments of tasks as FUNCTION(task_name, arguments) returns them.",
+    ),
+]
+
+
 class ServeOptions(CommandOptions, frozen=True, kw_only=True):
     """Where the console serves, and for whom."""
 
@@ -48,6 +57,7 @@ class ServeOptions(CommandOptions, frozen=True, kw_only=True):
             help="Function that returns the Access of a request, in place of a token.",
         ),
     ] = None
+    mask: Mask = None
     read_only: Annotated[bool, typer.Option("--read-only", help="Allow no action.")] = False
     title: Annotated[str, typer.Option(help="Title of the pages.")] = "Fairlead"
     allow_host: Annotated[
@@ -109,6 +119,7 @@ def made(app: App, options: ServeOptions) -> Console:
         authorize=load_function(options.authorize) if options.authorize else None,
         token=options.token or None,
         title=options.title,
+        mask=load_function(options.mask) if options.mask else None,
         read_only=options.read_only,
         hosts=hosts,
         sharded=[load_value(each) for each in options.sharded or ()],

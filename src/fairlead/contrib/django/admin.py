@@ -14,6 +14,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.timezone import template_localtime
 
 from fairlead.contrib.django.actions import management
+from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.fields import InstantField
 from fairlead.contrib.django.models import Attempt, Task
 from fairlead.contrib.django.project import get_app
@@ -110,10 +111,12 @@ class TaskAdmin(ReadOnlyAdmin):
 
     @admin.display(description="arguments")
     def arguments(self, task: Task) -> str:
-        """Return the arguments as JSON."""
+        """Return the arguments as JSON, through the mask."""
         try:
             decoded = json.loads(unpack(bytes(task.payload), task.payload_format))
-            text = json.dumps(decoded, indent=2, ensure_ascii=False)
+            if (mask := Configuration.load().mask_function) is not None:
+                decoded = mask(task.name, decoded)
+            text = json.dumps(decoded, indent=2, ensure_ascii=False, default=repr)
         except (FairleadError, ValueError) as error:
             text = f"cannot be read: {error}"
         return str(format_html("<pre>{}</pre>", text[:MOST_SHOWN]))

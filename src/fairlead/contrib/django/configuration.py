@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from django.conf import settings
+from django.utils.module_loading import import_string
 
 from fairlead.core import values
 from fairlead.errors import ConfigurationError
@@ -26,8 +28,22 @@ class Configuration:
     url: str | None = field(default=None, repr=False)
     """URL: replaces the URL that is made from DATABASES, for example to reach the server around a
     pooler. Both URLs lead to the same database."""
+    mask: str | None = None
+    """MASK: path of the function of a task's name and its arguments that returns what the admin and
+    the console may show."""
     app: dict[str, Any] = field(default_factory=dict)
     """APP: further options of `fairlead.App` by name, such as `lake`."""
+
+    @property
+    def mask_function(self) -> Callable[[str, Any], Any] | None:
+        """Return the function at `mask`. Raise ConfigurationError if there is none."""
+        if self.mask is None:
+            return None
+        try:
+            function: Callable[[str, Any], Any] = import_string(self.mask)
+        except ImportError as error:
+            raise ConfigurationError(f"FAIRLEAD['MASK']: {error}") from error
+        return function
 
     @classmethod
     @cache
@@ -50,6 +66,8 @@ class Configuration:
         values.text("FAIRLEAD['DATABASE']", found.get("database", "default"))
         if found.get("url") is not None:
             values.text("FAIRLEAD['URL']", found["url"], MOST_URL_BYTES)
+        if found.get("mask") is not None:
+            values.text("FAIRLEAD['MASK']", found["mask"])
         if not isinstance(found.get("app", {}), dict):
             raise ConfigurationError("FAIRLEAD['APP']: use a map of options of fairlead.App")
         return cls(**found)

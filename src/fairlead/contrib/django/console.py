@@ -22,6 +22,7 @@ from django.urls import reverse
 from django.utils.crypto import salted_hmac
 from django.views.decorators.csrf import csrf_exempt
 
+from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.project import get_app
 from fairlead.web import Access, console
 from fairlead.web.application import Console
@@ -70,7 +71,11 @@ class _Thread:
         secret = salted_hmac("fairlead.contrib.django.console", "session", algorithm="sha256")
         # No live updates, because each open page would hold a thread of a WSGI server.
         self.console: Console = console(
-            get_app(), authorize=access_of, secret=secret.hexdigest(), live=False
+            get_app(),
+            authorize=access_of,
+            secret=secret.hexdigest(),
+            mask=Configuration.load().mask_function,
+            live=False,
         )
         self._loop = asyncio.new_event_loop()
         threading.Thread(
