@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 
 from fairlead import App
-from fairlead.errors import StoreUnavailable
 from fairlead.web import Access
 from fairlead.web.live import Changes, LiveHub
-from fairlead.web.parts import SharedReads
 from tests.conftest import url_of
 from tests.web.browsing import Browser, with_access
 
@@ -89,37 +86,3 @@ async def test_too_many_viewers_are_told_so(app: App) -> None:
     made.parts.live.streams = 500
     response = await Browser(made).get("/live")
     assert response.status_code == 503 and "Close other pages" in response.text
-
-
-def test_a_viewer_gets_the_last_result_while_one_thread_reads_a_new_one() -> None:
-    reads, ends = SharedReads(), threading.Event()
-    number = 0
-
-    def read() -> int:
-        nonlocal number
-        number += 1
-        if number > 1:
-            ends.wait()
-        return number
-
-    assert reads.last("facts", read, -1.0, 3600.0) == (1, False)
-    for _ in range(5):
-        assert reads.last("facts", read, -1.0, 3600.0) == (1, True)
-    ends.set()
-    reads.close()
-    assert number == 2
-    assert reads.last("facts", read, 60.0, 3600.0) == (2, False)
-
-
-def test_a_store_that_fails_keeps_the_last_result(caplog: pytest.LogCaptureFixture) -> None:
-    reads = SharedReads()
-
-    def fail() -> int:
-        raise StoreUnavailable("the store is away")
-
-    reads.last("facts", lambda: 1, 60.0, 3600.0)
-    assert reads.last("facts", fail, -1.0, 3600.0) == (1, True)
-    reads.close()
-    assert "the store is away" in caplog.text
-    with pytest.raises(StoreUnavailable):
-        reads.last("facts", fail, -1.0, -1.0)

@@ -161,7 +161,6 @@ def serve(console: Console, options: ServeOptions, port: socket.socket) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             Server(config).run(sockets=[port])
     finally:
-        console.parts.reads.close()
         console.parts.read_loop.close()
 
 

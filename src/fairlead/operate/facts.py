@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import InvalidTask
 from fairlead.model import Incident, IncidentKind, tenant_of
-from fairlead.model.task_facts import Backlog, ErrorFact, KeySetting, RunFact
+from fairlead.model.task_facts import Backlog, ErrorFact, RunFact
 from fairlead.operate.context import OperateContext
-from fairlead.operate.numbers import (
-    MOST_RUNS,
-    Held,
-    QueueAndTenant,
-    Runs,
-    Window,
-    held_by_tenants,
-    runs_of_queues,
-    runs_of_tenants,
-    window_of,
-)
+from fairlead.operate.filters import Counted
+from fairlead.operate.numbers import MOST_RUNS, Estimate, Sums, Window, waits_of
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
 MOST_ERRORS = 2000
 """Number of the latest tasks in ERROR that are counted."""
 MOST_INCIDENTS = 1000
 """Number up to which open incidents are read."""
+RATE_SECONDS = 300.0
+"""Seconds before now whose ends make the rates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,15 +41,6 @@ class Facts:
     nodes: list[NodeRecord]
     incidents: list[Incident]
     """Open incidents other than tasks in ERROR, at most MOST_INCIDENTS."""
-    key_settings: dict[QueueAndTenant, KeySetting | None] = field(
-        default_factory=dict, compare=False, repr=False
-    )
-    """Settings of keys named as tenants, as far as a screen has read them for these facts; None
-    for a key without a setting."""
-
-    def sum_up(self) -> None:
-        """Make all sums now, so that no screen has to wait for them."""
-        _ = (self.window, self.runs_of_queues, self.run_time_of_queues, self.queues_of_tenants)
 
     @property
     def are_errors_cut(self) -> bool:
@@ -66,54 +52,65 @@ class Facts:
         """Whether the backlog is a sample."""
         return self.backlog.factor != 1
 
-    @cached_property
-    def window(self) -> Window:
-        """Attempts that were read."""
-        return window_of(self.runs)
+    @property
+    def is_cut(self) -> bool:
+        """Whether the history has earlier attempts, which were not read."""
+        return len(self.runs) >= MOST_RUNS
 
     @cached_property
-    def runs_of_queues(self) -> dict[str, Runs]:
-        """Sums of the attempts by queue."""
-        return runs_of_queues(self.runs)
+    def rates_from(self) -> int:
+        """Begin of the period of the rates (microseconds since the epoch): RATE_SECONDS ago, or the
+        begin of the attempts that were read."""
+        begin = self.at - round(RATE_SECONDS * MICROS)
+        return max(begin, min(run.finished_at for run in self.runs)) if self.is_cut else begin
 
     @cached_property
-    def runs_of_tenants(self) -> dict[QueueAndTenant, Runs]:
-        """Sums of the attempts by queue and tenant."""
-        return runs_of_tenants(self.runs)
+    def tenants(self) -> dict[str, dict[str, Sums]]:
+        """Sums by tenant and queue, for each queue in which a tenant has tasks or attempts."""
+        found: defaultdict[str, defaultdict[str, Sums]] = defaultdict(lambda: defaultdict(Sums))
+        for run in self.runs:
+            tenant = tenant_of(run.fairness_key)
+            found[tenant][run.queue].add_run(run, tenant, self.rates_from)
+        for count in self.backlog.counts:
+            tenant = tenant_of(count.fairness_key)
+            found[tenant][count.queue].add_tasks(count, tenant)
+        for error in self.errors:
+            found[tenant_of(error.fairness_key)][error.queue].errors += 1
+        return {tenant: dict(queues) for tenant, queues in found.items()}
 
-    @cached_property
-    def held(self) -> dict[QueueAndTenant, Held]:
-        """Unfinished tasks by queue and tenant."""
-        return held_by_tenants(self.backlog)
-
-    def held_of_queues(self, scope: Collection[str] | None = None) -> dict[str, Held]:
-        """Return the unfinished tasks by queue; with a scope, those of these tenants."""
-        found: dict[str, Held] = {}
-        for (queue, tenant), held in self.held.items():
+    def queues(self, scope: Collection[str] | None = None) -> dict[str, Sums]:
+        """Return the sums by queue; with a scope, those of these tenants."""
+        found: defaultdict[str, Sums] = defaultdict(Sums)
+        for tenant, queues in self.tenants.items():
             if scope is None or tenant in scope:
-                found.setdefault(queue, Held()).include(held)
-        return found
+                for queue, sums in queues.items():
+                    found[queue].include(sums)
+        return dict(found)
 
-    @cached_property
-    def run_time_of_queues(self) -> Counter[str]:
-        """Sum of the run times of the attempts by queue (microseconds)."""
-        found: Counter[str] = Counter()
-        for (queue, _), runs in self.runs_of_tenants.items():
-            found[queue] += runs.run_time
-        return found
+    def window(self, scope: Collection[str] | None = None) -> Window:
+        """Return the attempts that were read; with a scope, those of these tenants."""
+        ends = [
+            run.finished_at
+            for run in self.runs
+            if scope is None or tenant_of(run.fairness_key) in scope
+        ]
+        return Window(len(ends), min(ends, default=None), max(ends, default=None), self.is_cut)
 
-    @cached_property
-    def queues_of_tenants(self) -> dict[str, set[str]]:
-        """Queues in which a tenant has unfinished tasks or attempts, by tenant."""
-        found: dict[str, set[str]] = {}
-        for queue, tenant in (*self.runs_of_tenants, *self.held, *self.errors_of_tenants):
-            found.setdefault(tenant, set()).add(queue)
-        return found
+    def numbers(self, sums: Sums) -> dict[str, Any]:
+        """Return the fields of TaskNumbers."""
+        return {
+            "backlog": self._estimate(sums.submitted),
+            "processing": self._estimate(sums.processing),
+            "waiting": self._estimate(sums.waiting),
+            "errors": Counted(sums.errors, self.are_errors_cut),
+            "oldest_ready_at": sums.oldest_ready_at,
+            "runs": sums.attempts,
+            "waits": waits_of(sums.waits),
+        }
 
-    @cached_property
-    def errors_of_tenants(self) -> Counter[QueueAndTenant]:
-        """Number of tasks in ERROR by queue and tenant."""
-        return Counter((error.queue, tenant_of(error.fairness_key)) for error in self.errors)
+    def _estimate(self, tasks: int) -> Estimate:
+        """Return the number of tasks for which so many of the sample stand."""
+        return Estimate(round(tasks * self.backlog.factor), not self.is_sample)
 
 
 def facts_of(context: OperateContext, given: object) -> Facts:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.model import Outcome, State, tenant_of
-from fairlead.model.task_facts import Backlog, KeyCount, RunFact
+from fairlead.model import Outcome, State
+from fairlead.model.task_facts import KeyCount, RunFact
 from fairlead.operate.filters import Counted
 
 MOST_RUNS = 10_000
 """Number of the latest attempts from which runs, waits and shares are computed."""
-MOST_WAITS = 1000
-"""Number of the latest runs of a queue or tenant from which percentiles of waits are computed."""
+
+
+QueueAndTenant = tuple[str, str]
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -63,54 +63,65 @@ class Window(msgspec.Struct, frozen=True):
     """Whether the history has earlier attempts, which were not read."""
 
 
-@dataclass
-class Runs:
-    """Sums over the attempts of one queue, or of one tenant in one queue."""
-
-    attempts: int = 0
-    failures: int = 0
-    run_time: int = 0
-    """Sum of run times (microseconds)."""
-    waits: list[int] = field(default_factory=list)
-    """Latest waits, the latest first, at most MOST_WAITS."""
-    weights: dict[str, float] = field(default_factory=dict)
-    """Weight of the latest attempt, by fairness key."""
-
-    def add(self, run: RunFact) -> None:
-        """Count one attempt."""
-        self.attempts += 1
-        self.failures += run.outcome in FAILURES
-        if run.started_at is not None:
-            self.run_time += max(0, run.finished_at - run.started_at)
-        if run.claimed_at is not None and run.ready_at is not None and len(self.waits) < MOST_WAITS:
-            self.waits.append(max(0, run.claimed_at - run.ready_at))
-        self.weights.setdefault(run.fairness_key, run.weight)
-
-
 FAILURES = frozenset({Outcome.FAILED, Outcome.RETRIED, Outcome.TIMED_OUT, Outcome.LOST})
 """Outcomes of attempts that failed."""
 
 
 @dataclass
-class Held:
-    """Unfinished tasks of one tenant in one queue, as a sample has them."""
+class Sums:
+    """Sums over the latest attempts and the unfinished tasks, or a sample of them, of one tenant in
+    one queue, or of several."""
 
     submitted: int = 0
     processing: int = 0
     waiting: int = 0
     error: int = 0
+    """Tasks in ERROR among the unfinished ones."""
     oldest_ready_at: int | None = None
-    weights: dict[str, float] = field(default_factory=dict)
-    """Greatest weight of the tasks that may run, by fairness key."""
+    errors: int = 0
+    """Tasks in ERROR among the latest ones."""
+    attempts: int = 0
+    failures: int = 0
+    run_time: int = 0
+    """Sum of run times (microseconds)."""
+    waits: list[int] = field(default_factory=list)
+    recent_ends: int = 0
+    """Attempts that ended in the period of the rates."""
+    recent_failures: int = 0
+    held_weight: float | None = None
+    """Greatest weight of the tasks that may run and whose key is the tenant's name."""
+    run_weight: float | None = None
+    """Weight of the latest attempt whose key is the tenant's name."""
 
-    def add(self, count: KeyCount) -> None:
+    @property
+    def weight(self) -> float:
+        """Weight of a tenant without a setting: that of its tasks with its name as key, else 1."""
+        found = self.run_weight if self.held_weight is None else self.held_weight
+        return 1.0 if found is None else found
+
+    def add_run(self, run: RunFact, tenant: str, recent_from: int) -> None:
+        """Count one attempt."""
+        is_failure = run.outcome in FAILURES
+        self.attempts += 1
+        self.failures += is_failure
+        if run.finished_at >= recent_from:
+            self.recent_ends += 1
+            self.recent_failures += is_failure
+        if run.started_at is not None:
+            self.run_time += max(0, run.finished_at - run.started_at)
+        if run.claimed_at is not None and run.ready_at is not None:
+            self.waits.append(max(0, run.claimed_at - run.ready_at))
+        if run.fairness_key == tenant and self.run_weight is None:
+            self.run_weight = run.weight
+
+    def add_tasks(self, count: KeyCount, tenant: str) -> None:
         """Count the tasks of a fairness key in one state."""
         match count.state:
             case State.SUBMITTED:
                 self.submitted += count.tasks
                 self._is_ready(count.oldest_at)
-                weight = self.weights.get(count.fairness_key, count.weight)
-                self.weights[count.fairness_key] = max(weight, count.weight)
+                if count.fairness_key == tenant:
+                    self.held_weight = max(self.held_weight or 0.0, count.weight)
             case State.PROCESSING:
                 self.processing += count.tasks
             case State.WAITING:
@@ -120,12 +131,19 @@ class Held:
             case _:
                 pass
 
-    def include(self, other: Held) -> None:
-        """Count the tasks of another tenant too, without their weights."""
+    def include(self, other: Sums) -> None:
+        """Add the sums of another tenant or queue, without weights."""
         self.submitted += other.submitted
         self.processing += other.processing
         self.waiting += other.waiting
         self.error += other.error
+        self.errors += other.errors
+        self.attempts += other.attempts
+        self.failures += other.failures
+        self.run_time += other.run_time
+        self.waits += other.waits
+        self.recent_ends += other.recent_ends
+        self.recent_failures += other.recent_failures
         if other.oldest_ready_at is not None:
             self._is_ready(other.oldest_ready_at)
 
@@ -134,55 +152,12 @@ class Held:
             self.oldest_ready_at = at
 
 
-QueueAndTenant = tuple[str, str]
-
-
-def runs_of_tenants(runs: Iterable[RunFact]) -> dict[QueueAndTenant, Runs]:
-    """Return the sums by (queue, tenant)."""
-    found: defaultdict[QueueAndTenant, Runs] = defaultdict(Runs)
-    for run in runs:
-        found[run.queue, tenant_of(run.fairness_key)].add(run)
-    return dict(found)
-
-
-def runs_of_queues(runs: Iterable[RunFact]) -> dict[str, Runs]:
-    """Return the sums by queue."""
-    found: defaultdict[str, Runs] = defaultdict(Runs)
-    for run in runs:
-        found[run.queue].add(run)
-    return dict(found)
-
-
-def held_by_tenants(backlog: Backlog) -> dict[QueueAndTenant, Held]:
-    """Return the unfinished tasks by (queue, tenant)."""
-    found: defaultdict[QueueAndTenant, Held] = defaultdict(Held)
-    for count in backlog.counts:
-        found[count.queue, tenant_of(count.fairness_key)].add(count)
-    return dict(found)
-
-
-def estimate(tasks: int, backlog: Backlog) -> Estimate:
-    """Return the number of tasks for which so many of the sample stand."""
-    return Estimate(round(tasks * backlog.factor), backlog.factor == 1)
-
-
 def waits_of(waits: Sequence[int]) -> Waits:
     """Return the percentiles of waits: the least wait that so many of a hundred do not exceed."""
     ordered = sorted(waits)
     if not ordered:
         return Waits(0)
     return Waits(len(ordered), _percentile(ordered, 50), _percentile(ordered, 99))
-
-
-def window_of(runs: Sequence[RunFact], is_cut: bool | None = None) -> Window:
-    """Return what was read. `is_cut`: whether the history has earlier attempts; None if `runs` are
-    all that were read, whose number tells it."""
-    if is_cut is None:
-        is_cut = len(runs) >= MOST_RUNS
-    if not runs:
-        return Window(0, is_cut=is_cut)
-    ends = [run.finished_at for run in runs]
-    return Window(len(runs), min(ends), max(ends), is_cut)
 
 
 def _percentile(ordered: Sequence[int], percent: int) -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts
-from fairlead.operate.numbers import Held
+from fairlead.operate.numbers import Sums
 from fairlead.ports.task_records import QueueStatus
 
 
@@ -27,25 +25,20 @@ def counted_queues(context: OperateContext) -> list[QueueStatus]:
 def queue_statuses(facts: Facts) -> list[QueueStatus]:
     """Return all queues with estimates of their numbers; tasks in ERROR are counted, up to 2,000 of
     all queues together. The oldest ready task of a sample is the first of the sample."""
-    held = facts.held_of_queues()
-    errors = Counter(error.queue for error in facts.errors)
-    found = []
-    for queue in sorted({*facts.settings, *held, *errors}):
-        of_queue, known = held.get(queue, Held()), facts.settings.get(queue)
-        found.append(
+    found, factor = facts.queues(), facts.backlog.factor
+    statuses = []
+    for queue in sorted({*facts.settings, *found}):
+        sums, known = found.get(queue, Sums()), facts.settings.get(queue)
+        statuses.append(
             QueueStatus(
                 queue=queue,
                 partitions=0 if known is None else known.partitions,
                 paused=known is not None and known.paused,
-                waiting=_estimated(facts, of_queue.waiting),
-                submitted=_estimated(facts, of_queue.submitted),
-                processing=_estimated(facts, of_queue.processing),
-                error=errors[queue] if facts.is_sample else of_queue.error,
-                oldest_ready_at=of_queue.oldest_ready_at,
+                waiting=round(sums.waiting * factor),
+                submitted=round(sums.submitted * factor),
+                processing=round(sums.processing * factor),
+                error=sums.errors if facts.is_sample else sums.error,
+                oldest_ready_at=sums.oldest_ready_at,
             )
         )
-    return found
-
-
-def _estimated(facts: Facts, tasks: int) -> int:
-    return round(tasks * facts.backlog.factor)
+    return statuses

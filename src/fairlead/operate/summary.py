@@ -13,29 +13,17 @@ from fairlead.core import values
 from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import InvalidTask
 from fairlead.model import Incident, tenant_of
-from fairlead.model.task_facts import ErrorFact, RunFact
+from fairlead.model.task_facts import ErrorFact
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
-from fairlead.operate.numbers import (
-    FAILURES,
-    Held,
-    Runs,
-    TaskNumbers,
-    Window,
-    estimate,
-    runs_of_queues,
-    waits_of,
-    window_of,
-)
+from fairlead.operate.numbers import Sums, TaskNumbers, Window
 from fairlead.ports.cluster_state import NodeRecord, QueueSettings
 
 MOST_QUEUES = 200
 """Greatest number of queues of a summary."""
 MOST_ATTENTION = 50
 """Greatest number of conditions of a summary that need a person."""
-RATE_SECONDS = 300.0
-"""Seconds before now whose ends make the rates."""
 
 
 class QueueNumbers(TaskNumbers, frozen=True, kw_only=True):
@@ -118,77 +106,47 @@ def summary(
     if queue is not None:
         values.name("queue", queue, InvalidTask)
     facts = facts_of(context, facts)
-    at, settings, backlog = facts.at, facts.settings, facts.backlog
-    runs, errors = facts.runs, facts.errors
-    window, is_cut = facts.window, facts.are_errors_cut
-    held = facts.held_of_queues(scope)
-    serving = _serving(facts.nodes, at) if scope is None else {}
-    if scope is not None:
-        runs = [run for run in runs if tenant_of(run.fairness_key) in scope]
-        errors = [error for error in errors if tenant_of(error.fairness_key) in scope]
-    by_queue = facts.runs_of_queues if scope is None else runs_of_queues(runs)
-    names = {*by_queue, *held, *(error.queue for error in errors)}
-    if scope is None:
-        names |= set(settings)
+    settings, sums = facts.settings, facts.queues(scope)
+    serving = _serving(facts.nodes, facts.at) if scope is None else {}
+    names = {*sums, *(settings if scope is None else ())}
     if queue is not None:
         names &= {queue}
-    in_error = Counter(error.queue for error in errors)
-    recent = _Recent(runs, at, window)
+    seconds = max(1.0, (facts.at - facts.rates_from) / MICROS)
     numbers = []
-    for queue in sorted(names):
-        of_queue, of_runs = held.get(queue, Held()), by_queue.get(queue, Runs())
-        known = settings.get(queue)
+    for name in sorted(names):
+        of_queue, known = sums.get(name, Sums()), settings.get(name)
         numbers.append(
             QueueNumbers(
-                queue=queue,
+                queue=name,
                 partitions=0 if known is None else known.partitions,
                 is_paused=known is not None and known.paused,
-                nodes=serving.get(queue, []),
-                backlog=estimate(of_queue.submitted, backlog),
-                processing=estimate(of_queue.processing, backlog),
-                waiting=estimate(of_queue.waiting, backlog),
-                errors=Counted(in_error[queue], is_cut),
-                oldest_ready_at=of_queue.oldest_ready_at,
-                runs=of_runs.attempts,
-                ends_per_second=recent.ends[queue] / recent.seconds,
-                failures_per_second=recent.failures[queue] / recent.seconds,
-                waits=waits_of(of_runs.waits),
+                nodes=serving.get(name, []),
+                ends_per_second=of_queue.recent_ends / seconds,
+                failures_per_second=of_queue.recent_failures / seconds,
+                **facts.numbers(of_queue),
             )
         )
+    errors = [
+        error for error in facts.errors if scope is None or tenant_of(error.fairness_key) in scope
+    ]
     attention = [
-        *_errors(errors, is_cut),
+        *_errors(errors, facts.are_errors_cut),
         *(_incidents(facts.incidents) if scope is None else ()),
         *_paused(settings),
-        *(_unserved(held, serving) if scope is None else ()),
+        *(_unserved(sums, serving) if scope is None else ()),
     ]
     if queue is not None or scope is not None:
         attention = [each for each in attention if each.queue in names]
     return Summary(
-        at=at,
+        at=facts.at,
         attention=attention[:MOST_ATTENTION],
         more_attention=max(len(attention) - MOST_ATTENTION, 0),
         queues=numbers[:MOST_QUEUES],
         more_queues=max(len(numbers) - MOST_QUEUES, 0),
         totals=_totals(numbers),
-        window=window if scope is None else window_of(runs, window.is_cut),
+        window=facts.window(scope),
         is_sample=facts.is_sample,
     )
-
-
-class _Recent:
-    """Ends of the last five minutes by queue."""
-
-    def __init__(self, runs: Sequence[RunFact], now: int, window: Window) -> None:
-        begin = now - round(RATE_SECONDS * MICROS)
-        if window.is_cut and window.from_at is not None:
-            begin = max(begin, window.from_at)
-        self.seconds = max(1.0, (now - begin) / MICROS)
-        self.ends: Counter[str] = Counter()
-        self.failures: Counter[str] = Counter()
-        for run in runs:
-            if run.finished_at >= begin:
-                self.ends[run.queue] += 1
-                self.failures[run.queue] += run.outcome in FAILURES
 
 
 def _totals(numbers: Collection[QueueNumbers]) -> Totals:
@@ -252,7 +210,7 @@ def _paused(settings: dict[str, QueueSettings]) -> list[Attention]:
     ]
 
 
-def _unserved(held: dict[str, Held], serving: dict[str, list[str]]) -> list[Attention]:
+def _unserved(sums: dict[str, Sums], serving: dict[str, list[str]]) -> list[Attention]:
     return [
         Attention(
             kind="unserved",
@@ -260,6 +218,6 @@ def _unserved(held: dict[str, Held], serving: dict[str, list[str]]) -> list[Atte
             queue=queue,
             since=of_queue.oldest_ready_at,
         )
-        for queue, of_queue in sorted(held.items())
+        for queue, of_queue in sorted(sums.items())
         if of_queue.submitted and queue not in serving
     ]

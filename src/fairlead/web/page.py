@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 FACTS_SECONDS = 5.0
 """Seconds for which screens share what they read about all queues and tenants."""
-LAST_FACTS_SECONDS = 3600.0
-"""Age up to which a page that opens shows the last facts while newer ones are read."""
 NOTICE_COOKIE = "fairlead_notice"
 NOTICE_SECONDS = 30
 _LONGEST_NOTICE = 500
@@ -44,8 +42,6 @@ class Page:
         store); None if it shows none."""
         self._paths: dict[str, str] = {}
         """Paths of routes without parameters in the path, by name."""
-        self.is_old = False
-        """Whether newer facts are being read, so that the page has to be loaded again."""
 
     # reading --------------------------------------------------------------------------------------
 
@@ -80,26 +76,14 @@ class Page:
         """Facts about all queues and tenants, which all screens share for FACTS_SECONDS. They hold
         every tenant's: the functions of `fairlead.operate` that take them limit what they return.
         Raises NotSupported on a store without rows."""
-        return self.shared("facts", self._read_facts, FACTS_SECONDS)
+        return self.shared("facts", lambda: read_facts(self.context), FACTS_SECONDS)
 
     def of_facts(self, key: Hashable, read: Callable[[Facts], T], seconds: float = 1.0) -> T:
         """Return the result of `read`, which gets the facts; viewers with an equal key share it
-        as in `shared`. A page that opens gets the last facts at once, whatever their age up to
-        LAST_FACTS_SECONDS, and loads its live part again when newer ones are there; that request
-        waits for them. Raises NotSupported on a store without rows."""
-        if "hx-request" in self.request.headers:
-            facts = self.facts
-        else:
-            facts, self.is_old = self.parts.reads.last(
-                "facts", self._read_facts, FACTS_SECONDS, LAST_FACTS_SECONDS
-            )
+        as in `shared`. Raises NotSupported on a store without rows."""
+        facts = self.facts
         self.facts_at = facts.at
         return self.shared((key, facts.at), lambda: read(facts), seconds)
-
-    def _read_facts(self) -> Facts:
-        found = read_facts(self.context)
-        found.sum_up()
-        return found
 
     def wait(self, reading: Coroutine[Any, Any, T]) -> T:
         """Return the result of a coroutine, such as `operate.overview.overview`. For handlers that

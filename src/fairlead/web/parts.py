@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -13,7 +12,6 @@ from jinja2 import Environment
 from starlette.requests import Request
 
 from fairlead.app import App
-from fairlead.errors import FairleadError
 from fairlead.web.access import Access
 from fairlead.web.lake import Lake
 from fairlead.web.live import LiveHub
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from fairlead.web.routing import Navigation, ScreenRoute
 
 T = TypeVar("T")
-
-_log = logging.getLogger("fairlead.web")
 
 Authorize = Callable[[Request], Access | Awaitable[Access]]
 """Function of the host application: the access of the viewer who sends a request."""
@@ -69,7 +65,6 @@ class SharedReads:
         self._lock = threading.Lock()
         self._found: dict[Hashable, tuple[float, Any]] = {}
         self._reading: dict[Hashable, threading.Lock] = {}
-        self._refreshing: dict[Hashable, threading.Thread] = {}
 
     def get(self, key: Hashable, read: Callable[[], T], seconds: float) -> T:
         """Return the result of a read: one that is younger than `seconds`, or a new one. Viewers
@@ -89,45 +84,6 @@ class SharedReads:
             with self._lock:
                 if not one_reader.locked():
                     self._reading.pop(key, None)
-
-    def last(
-        self, key: Hashable, read: Callable[[], T], seconds: float, most_seconds: float
-    ) -> tuple[T, bool]:
-        """Return the last result at once, up to an age of `most_seconds`, and whether it is older
-        than `seconds`: then one thread reads a new one meanwhile. Without a last result, wait for a
-        new one, as `get` does."""
-        with self._lock:
-            found = self._found.get(key)
-            age = None if found is None else time.monotonic() - found[0]
-            is_old = age is not None and age > seconds
-            if is_old and key not in self._refreshing:
-                thread = threading.Thread(
-                    target=self._refresh,
-                    args=(key, read, seconds),
-                    name="fairlead-console-read",
-                    daemon=True,
-                )
-                self._refreshing[key] = thread
-                thread.start()
-        if found is None or age is None or age > most_seconds:
-            return self.get(key, read, seconds), False
-        result: T = found[1]
-        return result, is_old
-
-    def _refresh(self, key: Hashable, read: Callable[[], T], seconds: float) -> None:
-        """Read a result again. An error is logged only: the next viewer reads it again."""
-        try:
-            self.get(key, read, seconds)
-        except FairleadError as error:
-            _log.warning("the console could not read anew what its screens share (%s)", error)
-        finally:
-            with self._lock:
-                del self._refreshing[key]
-
-    def close(self) -> None:
-        """Wait until the threads that read have ended."""
-        for thread in list(self._refreshing.values()):
-            thread.join()
 
     def clear(self) -> None:
         """Drop all results, after an action that changes them."""
