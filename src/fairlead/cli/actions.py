@@ -10,16 +10,16 @@ import typer
 from rich.console import Console
 
 from fairlead.app import App
-from fairlead.cli.options import OutputOptions, PersonOptions, Url, actor_of
+from fairlead.cli.options import OutputOptions, PersonOptions, actor_of
 from fairlead.cli.output import (
     INTERRUPTED,
     WORK_FAILED,
     as_json,
     as_json_line,
+    as_list,
     as_table,
-    one_line_errors,
+    print_result,
     readable,
-    say,
     say_error,
     time_of,
 )
@@ -97,30 +97,23 @@ def list_actions(options: ListOptions) -> None:
 
     Example: fairlead actions list --limit 10 --json
     """
-    with one_line_errors():
-        found = app_on(options.url).management.actions.list(
-            before=options.before, limit=options.limit
-        )
-        if options.json:
-            as_json([document(action) for action in found])
-            return
-        as_table(
-            ("id", "action", "by", "asked", "state", "looked at", "changed", "refused", "filter"),
-            [
-                (
-                    action.id,
-                    action.verb,
-                    action.actor,
-                    time_of(action.asked_at)[:19],
-                    _state(action),
-                    f"{action.looked:,}",
-                    f"{action.changed:,}",
-                    f"{action.refused:,}",
-                    _filter(action),
-                )
-                for action in found
-            ],
-        )
+    found = app_on(options.url).management.actions.list(before=options.before, limit=options.limit)
+    as_list(
+        found,
+        options.json,
+        {
+            "id": "id",
+            "action": "verb",
+            "by": "actor",
+            "asked": lambda action: time_of(action.asked_at)[:19],
+            "state": _state,
+            "looked at": lambda action: f"{action.looked:,}",
+            "changed": lambda action: f"{action.changed:,}",
+            "refused": lambda action: f"{action.refused:,}",
+            "filter": _filter,
+        },
+        document,
+    )
 
 
 @actions.command("show")
@@ -130,19 +123,16 @@ def show(id: Id, options: OutputOptions) -> None:
 
     Example: fairlead actions show 12
     """
-    with one_line_errors():
-        action = app_on(options.url).management.actions.show(id)
-        if options.json:
-            as_json(document(action))
-            return
-        shown: dict[str, Any] = {
-            **readable(action),
-            "change": shown_text(action.change),
-            "where": _filter(action),
-        }
-        as_table(
-            ("", ""), [(name, value) for name, value in shown.items() if value not in (None, "")]
-        )
+    action = app_on(options.url).management.actions.show(id)
+    if options.json:
+        as_json(document(action))
+        return
+    shown: dict[str, Any] = {
+        **readable(action),
+        "change": shown_text(action.change),
+        "where": _filter(action),
+    }
+    as_table(("", ""), [(name, value) for name, value in shown.items() if value not in (None, "")])
 
 
 @actions.command("weight")
@@ -188,15 +178,10 @@ def interrupt(id: Id, options: PersonOptions) -> None:
 
     Example: fairlead actions interrupt 12
     """
-    with one_line_errors():
-        management = app_on(options.url).management
-        action = management.actions.interrupt(id, actor=actor_of(options.actor))
-        if options.json:
-            as_json(document(action))
-        elif action.is_stopping:
-            say(f"bulk action {id} stops after its running batch")
-        else:
-            say(f"bulk action {id} is interrupted")
+    management = app_on(options.url).management
+    action = management.actions.interrupt(id, actor=actor_of(options.actor))
+    what = "stops after its running batch" if action.is_stopping else "is interrupted"
+    print_result(options.json, document(action), f"bulk action {id} {what}")
 
 
 @actions.command("resume")
@@ -206,46 +191,38 @@ def resume(id: Id, options: ResumeOptions) -> None:
 
     Example: fairlead actions resume 12
     """
-    with one_line_errors():
-        management = app_on(options.url).management
-        action = management.actions.resume(
-            id, actor=actor_of(options.actor), take_over=options.take_over
-        )
-        _end(management, action, options.json)
+    management = app_on(options.url).management
+    action = management.actions.resume(
+        id, actor=actor_of(options.actor), take_over=options.take_over
+    )
+    _end(management, action, options.json)
 
 
 @with_options
-def audit(
-    filters: AuditFilters, json: Annotated[bool, typer.Option("--json")] = False, url: Url = None
-) -> None:
+def audit(filters: AuditFilters, options: OutputOptions) -> None:
     """List the actions of people, newest first: who, when, what, and on what.
 
     Example: fairlead audit --actor ada --verb cancel
     """
-    with one_line_errors():
-        found = app_on(url).management.audit.list(**msgspec.structs.asdict(filters))
-        if json:
-            as_json([readable(entry) | {"at": time_of(entry.at)} for entry in found])
-            return
-        as_table(
-            ("id", "at", "by", "action", "outcome", "on", "queue", "key", "details"),
-            [
-                (
-                    entry.id,
-                    time_of(entry.at)[:19],
-                    entry.actor,
-                    entry.verb,
-                    entry.outcome,
-                    entry.task_id
-                    or entry.subject
-                    or (entry.action and f"bulk action {entry.action}"),
-                    entry.queue,
-                    entry.fairness_key,
-                    entry.details,
-                )
-                for entry in found
-            ],
-        )
+    found = app_on(options.url).management.audit.list(**msgspec.structs.asdict(filters))
+    as_list(
+        found,
+        options.json,
+        {
+            "id": "id",
+            "at": lambda entry: time_of(entry.at)[:19],
+            "by": "actor",
+            "action": "verb",
+            "outcome": "outcome",
+            "on": lambda entry: (
+                entry.task_id or entry.subject or (entry.action and f"bulk action {entry.action}")
+            ),
+            "queue": "queue",
+            "key": "fairness_key",
+            "details": "details",
+        },
+        lambda entry: readable(entry) | {"at": time_of(entry.at)},
+    )
 
 
 def perform(management: Management, action: BulkAction, json: bool) -> BulkAction:
@@ -273,25 +250,22 @@ def _set(
 ) -> None:
     """Set the weight or the limit of the tenants that a command is about, or clear it."""
     [(what, value)] = given.items()
-    with one_line_errors():
-        if (value is None) is not options.clear:
-            raise InvalidTask(f"give a {what}, or --clear")
-        app = app_on(options.url)
-        names = _tenants(app, options)
-        if names is not None:
-            given_by: Any = {"actor": actor_of(options.actor), what: value}
-            change = kind(queue=queue, keys=names, **given_by)
-            management = app.management
-            _end(management, management.actions.ask(change, is_here=True), options.json)
+    if (value is None) is not options.clear:
+        raise InvalidTask(f"give a {what}, or --clear")
+    app = app_on(options.url)
+    names = _tenants(app, options)
+    if names is not None:
+        given_by: Any = {"actor": actor_of(options.actor), what: value}
+        change = kind(queue=queue, keys=names, **given_by)
+        management = app.management
+        _end(management, management.actions.ask(change, is_here=True), options.json)
 
 
 def _end(management: Management, action: BulkAction, json: bool) -> None:
     """Perform an action that this process has claimed, and print its end."""
     action = perform(management, action, json)
-    if json:
-        as_json(document(action))
-    else:
-        say(f"{action.verb}: {action.changed:,} changed, {action.refused:,} refused")
+    text = f"{action.verb}: {action.changed:,} changed, {action.refused:,} refused"
+    print_result(json, document(action), text)
     if action.state == ActionState.INTERRUPTED:
         say_error(hint(action.id))
         raise typer.Exit(INTERRUPTED)
@@ -313,10 +287,8 @@ def _tenants(app: App, options: TenantOptions) -> tuple[str, ...] | None:
         say_error("the table is big, so that a sample was searched: some tenants may be missing")
     if not options.dry_run:
         return tuple(names)
-    if options.json:
-        as_json({"number": len(names), "first": names[:5]})
-    else:
-        say(f"{len(names):,} tenants, the first: {', '.join(names[:5])}")
+    text = f"{len(names):,} tenants, the first: {', '.join(names[:5])}"
+    print_result(options.json, {"number": len(names), "first": names[:5]}, text)
     return None
 
 

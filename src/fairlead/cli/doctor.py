@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.application import load
-from fairlead.cli.options import Json, Url
-from fairlead.cli.output import WORK_FAILED, as_json, one_line_errors, say
-from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.options import OutputOptions
+from fairlead.cli.output import WORK_FAILED, as_json, say
+from fairlead.cli.parameters import with_options
 from fairlead.cli.stores import app_on, wait_and_close
 from fairlead.operate.doctor import examine, explain
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
 
-class DoctorOptions(CommandOptions, frozen=True, kw_only=True):
+class DoctorOptions(OutputOptions, frozen=True, kw_only=True):
     """Options of `doctor`."""
 
     application: Annotated[
@@ -24,8 +24,6 @@ class DoctorOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Argument(metavar="[MODULE:APP]", help="Also check the queues and tasks of this App."),
     ] = None
     task: Annotated[str | None, typer.Option(help="Explain the state of this task.")] = None
-    url: Url = None
-    json: Json = False
 
 
 @with_options
@@ -34,15 +32,14 @@ def doctor(options: DoctorOptions) -> None:
 
     Example: fairlead doctor shop:app; fairlead doctor --task 01938d2c-...
     """
-    with one_line_errors():
-        app = app_on(options.url) if options.application is None else load(options.application)
-        context, task = app.operate_context, options.task
-        findings = wait_and_close(app, examine(context) if task is None else explain(context, task))
-        if options.json:
-            as_json(findings)
-        else:
-            for finding in findings:
-                cure = f"; {finding.cure}" if finding.cure else ""
-                say(f"{_MARKS[finding.severity]} {finding.what}{cure}")
-        if any(finding.severity == "problem" for finding in findings):
-            raise typer.Exit(WORK_FAILED)
+    app = app_on(options.url) if options.application is None else load(options.application)
+    context, task = app.operate_context, options.task
+    findings = wait_and_close(app, examine(context) if task is None else explain(context, task))
+    if options.json:
+        as_json(findings)
+    else:
+        for finding in findings:
+            cure = f"; {finding.cure}" if finding.cure else ""
+            say(f"{_MARKS[finding.severity]} {finding.what}{cure}")
+    if any(finding.severity == "problem" for finding in findings):
+        raise typer.Exit(WORK_FAILED)

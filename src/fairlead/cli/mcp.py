@@ -11,7 +11,6 @@ from typing import Annotated, BinaryIO
 import typer
 
 from fairlead.cli.application import load, load_function
-from fairlead.cli.output import one_line_errors
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.web import Mask, need_libraries
 
@@ -39,7 +38,7 @@ def mcp(
 
     Examples: fairlead mcp shop:app; fairlead mcp shop:app --tenant acme --mask shop:hide_secrets
     """
-    with one_line_errors(), own_output() as out:
+    with own_output() as out:
         need_libraries()
         from fairlead.web.api.reads import Reads
         from fairlead.web.mcp import McpServer, serve

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.cli.options import OutputOptions
-from fairlead.cli.output import as_json, as_table, one_line_errors, readable, time_of
+from fairlead.cli.output import as_list, time_of
 from fairlead.cli.parameters import with_options
 from fairlead.cli.stores import app_on, wait_and_close
 from fairlead.operate.nodes import NodeView, nodes
@@ -15,39 +15,22 @@ def list_nodes(options: OutputOptions) -> None:
 
     Example: fairlead nodes --json
     """
-    with one_line_errors():
-        app = app_on(options.url)
-        found = wait_and_close(app, nodes(app.operate_context))
-        if options.json:
-            as_json([readable(node) for node in found])
-            return
-        as_table(
-            (
-                "node",
-                "state",
-                "started",
-                "last heartbeat",
-                "partitions",
-                "slots",
-                "version",
-                "python",
-                "queues",
-            ),
-            [
-                (
-                    node.node,
-                    _state(node),
-                    time_of(node.started_at)[:19],
-                    time_of(node.heartbeat_at)[:19],
-                    node.partitions,
-                    node.slots,
-                    node.version,
-                    node.python,
-                    ", ".join(node.queues),
-                )
-                for node in found
-            ],
-        )
+    app = app_on(options.url)
+    as_list(
+        wait_and_close(app, nodes(app.operate_context)),
+        options.json,
+        {
+            "node": "node",
+            "state": _state,
+            "started": lambda node: time_of(node.started_at)[:19],
+            "last heartbeat": lambda node: time_of(node.heartbeat_at)[:19],
+            "partitions": "partitions",
+            "slots": "slots",
+            "version": "version",
+            "python": "python",
+            "queues": lambda node: ", ".join(node.queues),
+        },
+    )
 
 
 def _state(node: NodeView) -> str:

@@ -10,13 +10,14 @@ import typer
 from rich.console import Console
 
 from fairlead.cli.application import load
-from fairlead.cli.options import Json, OutputOptions, Url, actor_of
+from fairlead.cli.options import Json, OutputOptions, actor_of
 from fairlead.cli.output import (
     WRONG_USE,
     as_json,
+    as_list,
     as_table,
-    one_line_errors,
-    readable,
+    first_line,
+    print_result,
     say,
     say_error,
     time_of,
@@ -36,7 +37,7 @@ ordered = typer.Typer(
 )
 
 
-class OrderedTasksOptions(CommandOptions, frozen=True, kw_only=True):
+class OrderedTasksOptions(OutputOptions, frozen=True, kw_only=True):
     """Options of `ordered tasks`."""
 
     ordering_key: Annotated[
@@ -44,11 +45,9 @@ class OrderedTasksOptions(CommandOptions, frozen=True, kw_only=True):
     ] = None
     partition: Annotated[int | None, typer.Option(min=0, help="Only this partition.")] = None
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Maximum number of tasks.")] = 100
-    url: Url = None
-    json: Json = False
 
 
-class DropTaskOptions(CommandOptions, frozen=True, kw_only=True):
+class DropTaskOptions(OutputOptions, frozen=True, kw_only=True):
     """Options of `ordered drop`."""
 
     run_at: Annotated[
@@ -56,8 +55,6 @@ class DropTaskOptions(CommandOptions, frozen=True, kw_only=True):
         typer.Option(help="Time of the task: ISO 8601 with a zone, or microseconds."),
     ] = None
     unique_key: Annotated[str | None, typer.Option(help="Unique key of the task.")] = None
-    url: Url = None
-    json: Json = False
 
 
 class RepartitionOptions(CommandOptions, frozen=True, kw_only=True):
@@ -78,37 +75,32 @@ def list_tasks(queue: str, options: OrderedTasksOptions) -> None:
 
     Example: fairlead ordered tasks reminders --key user-7 --json
     """
-    with one_line_errors():
-        app = app_on(options.url)
-        management = app.management.ordered
-        found = wait_and_close(
-            app,
-            management.tasks(
-                queue,
-                ordering_key=options.ordering_key,
-                partition=options.partition,
-                limit=options.limit,
-            ),
-        )
-        if options.json:
-            as_json([_readable(scheduled) for scheduled in found])
-            return
-        as_table(
-            ("id", "ordering key", "run at", "unique key", "name", "partition", "runs", "retry at"),
-            [
-                (
-                    s.task.id,
-                    s.key.ordering_key,
-                    time_of(s.key.run_at),
-                    s.key.unique_key,
-                    s.task.name,
-                    s.task.partition,
-                    s.attempt,
-                    time_of(s.retry_at),
-                )
-                for s in found
-            ],
-        )
+    app = app_on(options.url)
+    management = app.management.ordered
+    found = wait_and_close(
+        app,
+        management.tasks(
+            queue,
+            ordering_key=options.ordering_key,
+            partition=options.partition,
+            limit=options.limit,
+        ),
+    )
+    as_list(
+        found,
+        options.json,
+        {
+            "id": lambda each: each.task.id,
+            "ordering key": lambda each: each.key.ordering_key,
+            "run at": lambda each: time_of(each.key.run_at),
+            "unique key": lambda each: each.key.unique_key,
+            "name": lambda each: each.task.name,
+            "partition": lambda each: each.task.partition,
+            "runs": "attempt",
+            "retry at": "retry_at",
+        },
+        _readable,
+    )
 
 
 @ordered.command("attempts")
@@ -118,30 +110,24 @@ def attempts(id: str, options: OutputOptions) -> None:
 
     Example: fairlead ordered attempts 0197c2a4-...
     """
-    with one_line_errors():
-        found = app_on(options.url).management.attempts(id)
-        if not found:
-            raise UnknownTask(
-                f"no attempt of task {id!r}: it has not run yet, or its history was cleaned"
-            )
-        if options.json:
-            as_json([readable(attempt) for attempt in found])
-            return
-        as_table(
-            ("attempt", "outcome", "next", "started", "finished", "node", "error"),
-            [
-                (
-                    a.attempt,
-                    a.outcome,
-                    a.next_state,
-                    time_of(a.started_at),
-                    time_of(a.finished_at),
-                    a.node,
-                    (a.error_text or "").split("\n")[0][:60],
-                )
-                for a in found
-            ],
+    found = app_on(options.url).management.attempts(id)
+    if not found:
+        raise UnknownTask(
+            f"no attempt of task {id!r}: it has not run yet, or its history was cleaned"
         )
+    as_list(
+        found,
+        options.json,
+        {
+            "attempt": "attempt",
+            "outcome": "outcome",
+            "next": "next_state",
+            "started": "started_at",
+            "finished": "finished_at",
+            "node": "node",
+            "error": lambda attempt: first_line(attempt.error_text),
+        },
+    )
 
 
 @ordered.command("drop")
@@ -152,32 +138,30 @@ def drop(queue: str, ordering_key: str, options: DropTaskOptions) -> None:
 
     Example: fairlead ordered drop reminders user-7
     """
-    with one_line_errors():
-        app = app_on(options.url)
-        management = app.management.ordered
-        run_at, unique_key = options.run_at, options.unique_key
-        if (run_at is None) != (unique_key is None):
-            raise InvalidTask(
-                "name a task by both --run-at and --unique-key, or take the first one of its"
-                " ordering key"
+    app = app_on(options.url)
+    management = app.management.ordered
+    run_at, unique_key = options.run_at, options.unique_key
+    if (run_at is None) != (unique_key is None):
+        raise InvalidTask(
+            "name a task by both --run-at and --unique-key, or take the first one of its"
+            " ordering key"
+        )
+    if run_at is not None and unique_key is not None:
+        key = TaskKey(_micros(run_at), ordering_key, unique_key)
+    else:
+        first = wait_and_close(app, management.tasks(queue, ordering_key=ordering_key, limit=1))
+        if not first:
+            raise UnknownTask(
+                f"no task of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
             )
-        if run_at is not None and unique_key is not None:
-            key = TaskKey(_micros(run_at), ordering_key, unique_key)
-        else:
-            first = wait_and_close(app, management.tasks(queue, ordering_key=ordering_key, limit=1))
-            if not first:
-                raise UnknownTask(
-                    f"no task of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
-                )
-            key = first[0].key
-        management.drop(queue, key, actor=actor_of(None))
-        if options.json:
-            as_json({"dropped": key._asdict()})
-        else:
-            say(
-                f"asked the owner of the partition to drop: {ordering_key} at"
-                f" {time_of(key.run_at)}, {key.unique_key}"
-            )
+        key = first[0].key
+    management.drop(queue, key, actor=actor_of(None))
+    print_result(
+        options.json,
+        {"dropped": key._asdict()},
+        f"asked the owner of the partition to drop: {ordering_key} at {time_of(key.run_at)},"
+        f" {key.unique_key}",
+    )
 
 
 @ordered.command("status")
@@ -188,43 +172,42 @@ def status(queue: str, options: OutputOptions) -> None:
 
     Example: fairlead ordered status reminders --json
     """
-    with one_line_errors():
-        app = app_on(options.url)
-        found = wait_and_close(app, app.management.ordered.status(queue))
-        if options.json:
-            as_json(found)
-            return
-        as_table(
+    app = app_on(options.url)
+    found = wait_and_close(app, app.management.ordered.status(queue))
+    if options.json:
+        as_json(found)
+        return
+    as_table(
+        (
+            "partition",
+            "owner",
+            "log",
+            "unfinished",
+            "stale",
+            "oldest",
+            "loaded",
+            "in flight",
+            "look-ahead s",
+            "trouble",
+        ),
+        [
             (
-                "partition",
-                "owner",
-                "log",
-                "unfinished",
-                "stale",
-                "oldest",
-                "loaded",
-                "in flight",
-                "look-ahead s",
-                "trouble",
-            ),
-            [
-                (
-                    p.partition,
-                    p.owner or "nobody",
-                    p.lag,
-                    p.unfinished,
-                    p.stale,
-                    time_of(None if p.oldest is None else p.oldest.run_at),
-                    p.loaded,
-                    p.in_flight,
-                    round(p.look_ahead),
-                    (p.trouble and f"reloaded {p.reloads} times: {p.trouble}")
-                    or (f"{p.unreadable} tasks cannot be read" if p.unreadable else None),
-                )
-                for p in found
-                if p.owner is not None or p.unfinished or p.lag
-            ],
-        )
+                p.partition,
+                p.owner or "nobody",
+                p.lag,
+                p.unfinished,
+                p.stale,
+                time_of(None if p.oldest is None else p.oldest.run_at),
+                p.loaded,
+                p.in_flight,
+                round(p.look_ahead),
+                (p.trouble and f"reloaded {p.reloads} times: {p.trouble}")
+                or (f"{p.unreadable} tasks cannot be read" if p.unreadable else None),
+            )
+            for p in found
+            if p.owner is not None or p.unfinished or p.lag
+        ],
+    )
 
 
 @ordered.command("repartition")
@@ -244,22 +227,21 @@ def repartition(
 
     Example: fairlead ordered repartition shop:app reminders --to 240 --yes --json
     """
-    with one_line_errors():
-        app = load(application)
-        moved = wait_and_close(app, _repartition(app.management.ordered, queue, options))
-        if moved is None:
-            return
-        if options.json:
-            as_json(moved)
-        else:
-            say(
-                f"{queue} has {moved.partitions} partitions: moved {moved.tasks:,} tasks and"
-                f" {moved.completed:,} completed keys, wrote {moved.entries:,} entries of the log"
-                " to the schedule"
-            )
-            say(f"now declare it with partitions={moved.partitions}, and start its workers")
-        if moved.left_out:
-            say_error(f"left out {moved.left_out:,} entries of the log that no schedule can hold")
+    app = load(application)
+    moved = wait_and_close(app, _repartition(app.management.ordered, queue, options))
+    if moved is None:
+        return
+    if options.json:
+        as_json(moved)
+    else:
+        say(
+            f"{queue} has {moved.partitions} partitions: moved {moved.tasks:,} tasks and"
+            f" {moved.completed:,} completed keys, wrote {moved.entries:,} entries of the log"
+            " to the schedule"
+        )
+        say(f"now declare it with partitions={moved.partitions}, and start its workers")
+    if moved.left_out:
+        say_error(f"left out {moved.left_out:,} entries of the log that no schedule can hold")
 
 
 async def _repartition(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -93,6 +93,14 @@ def as_json(value: Any) -> None:
     sys.stdout.buffer.flush()
 
 
+def print_result(json: bool, value: Any, text: str) -> None:
+    """Print a result as JSON, or as text for people."""
+    if json:
+        as_json(value)
+    else:
+        say(text)
+
+
 def as_json_line(value: Any) -> None:
     """Print a line of JSON to stderr, for programs that follow the progress of a command."""
     print(msgspec.json.encode(value).decode(), file=sys.stderr, flush=True)
@@ -114,6 +122,32 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_row(*row)
     # Without a terminal, hardly anything is cut.
     (console if console.is_terminal else Console(width=240)).print(table)
+
+
+def as_list(
+    rows: Sequence[Any],
+    json: bool,
+    columns: Mapping[str, str | Callable[[Any], Any]],
+    document: Callable[[Any], Any] | None = None,
+) -> None:
+    """Print records: one JSON document of all their fields, or a table whose columns are attributes
+    or functions of a record."""
+    if json:
+        as_json([(document or readable)(row) for row in rows])
+        return
+    as_table(list(columns), [[_cell(row, source) for source in columns.values()] for row in rows])
+
+
+def _cell(row: Any, source: str | Callable[[Any], Any]) -> Any:
+    if callable(source):
+        return source(row)
+    value = getattr(row, source)
+    return time_of(value) if source.endswith("_at") else value
+
+
+def first_line(text: str | None, most: int = 60) -> str:
+    """Return the first line of a text, of at most so many characters."""
+    return (text or "").split("\n")[0][:most]
 
 
 def readable(record: msgspec.Struct) -> dict[str, Any]:

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import NODEFAULT
 from typer.models import ArgumentInfo, OptionInfo
 
+from fairlead.cli.output import one_line_errors
+
 R = TypeVar("R")
 _EMPTY = inspect.Parameter.empty
 
@@ -31,7 +33,7 @@ class _Parameter(NamedTuple):
 
 def with_options(command: Callable[..., R]) -> Callable[..., R]:
     """Expand each CommandOptions parameter of `command` into parameters for Typer; keep the others.
-    Raise TypeError when two have the same name."""
+    Errors of the command become one line each. Raise TypeError when two have the same name."""
     annotations = get_type_hints(command, include_extras=True)
     parameters = [
         parameter
@@ -45,7 +47,8 @@ def with_options(command: Callable[..., R]) -> Callable[..., R]:
 
     @functools.wraps(command)
     def run(**given: Any) -> R:
-        return command(**{name: _built(name, taken[name], given) for name in taken})
+        with one_line_errors():
+            return command(**{name: _built(name, taken[name], given) for name in taken})
 
     expanded = [parameter.expanded for parameter in parameters]
     run.__signature__ = inspect.Signature(expanded)  # type: ignore[attr-defined]

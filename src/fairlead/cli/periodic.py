@@ -8,7 +8,7 @@ import typer
 
 from fairlead.cli.application import load
 from fairlead.cli.options import Actor, Json, OutputOptions, PersonOptions, actor_of
-from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
+from fairlead.cli.output import as_list, print_result, readable, time_of
 from fairlead.cli.parameters import with_options
 from fairlead.cli.stores import app_on
 from fairlead.clock import to_datetime
@@ -35,30 +35,26 @@ def list_periodics(options: OutputOptions) -> None:
 
     Example: fairlead periodic list --json
     """
-    with one_line_errors():
-        found = app_on(options.url).management.periodic.list()
-        if options.json:
-            as_json([_document(status) for status in found])
-            return
-        as_table(
-            ("name", "queue", "cron", "timezone", "catch up", "last slot", "next slot", ""),
-            [
-                (
-                    status.record.name,
-                    status.record.queue,
-                    status.record.cron,
-                    status.record.timezone,
-                    status.record.catch_up,
-                    time_of(status.record.last_slot_at),
-                    time_of(status.next_slot_at),
-                    _remarks(status),
-                )
-                for status in found
-            ],
-        )
+    found = app_on(options.url).management.periodic.list()
+    as_list(
+        found,
+        options.json,
+        {
+            "name": lambda status: status.record.name,
+            "queue": lambda status: status.record.queue,
+            "cron": lambda status: status.record.cron,
+            "timezone": lambda status: status.record.timezone,
+            "catch up": lambda status: status.record.catch_up,
+            "last slot": lambda status: time_of(status.record.last_slot_at),
+            "next slot": "next_slot_at",
+            "": _remarks,
+        },
+        _document,
+    )
 
 
 @periodic.command("run")
+@with_options
 def run(
     application: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App.")],
     name: Name,
@@ -69,14 +65,10 @@ def run(
 
     Example: fairlead periodic run shop:app nightly_report
     """
-    with one_line_errors():
-        app = load(application)
-        handle = app.management.periodic.run(name, actor=actor_of(actor))
-        if json:
-            as_json({"id": handle.id})
-        else:
-            say(handle.id)
-        app.close()
+    app = load(application)
+    handle = app.management.periodic.run(name, actor=actor_of(actor))
+    print_result(json, {"id": handle.id}, handle.id)
+    app.close()
 
 
 @periodic.command("pause")
@@ -86,9 +78,8 @@ def pause(name: Name, store: PersonOptions) -> None:
 
     Example: fairlead periodic pause nightly_report
     """
-    with one_line_errors():
-        app_on(store.url).management.periodic.pause(name, actor=actor_of(store.actor))
-        _print("paused", name, store.json)
+    app_on(store.url).management.periodic.pause(name, actor=actor_of(store.actor))
+    print_result(store.json, {"paused": name}, f"paused: {name}")
 
 
 @periodic.command("resume")
@@ -98,9 +89,8 @@ def resume(name: Name, store: PersonOptions) -> None:
 
     Example: fairlead periodic resume nightly_report
     """
-    with one_line_errors():
-        app_on(store.url).management.periodic.resume(name, actor=actor_of(store.actor))
-        _print("resumed", name, store.json)
+    app_on(store.url).management.periodic.resume(name, actor=actor_of(store.actor))
+    print_result(store.json, {"resumed": name}, f"resumed: {name}")
 
 
 @periodic.command("remove")
@@ -110,16 +100,8 @@ def remove(name: Name, store: PersonOptions) -> None:
 
     Example: fairlead periodic remove nightly_report
     """
-    with one_line_errors():
-        app_on(store.url).management.periodic.remove(name, actor=actor_of(store.actor))
-        _print("removed", name, store.json)
-
-
-def _print(done: str, name: str, json: bool) -> None:
-    if json:
-        as_json({done: name})
-    else:
-        say(f"{done}: {name}")
+    app_on(store.url).management.periodic.remove(name, actor=actor_of(store.actor))
+    print_result(store.json, {"removed": name}, f"removed: {name}")
 
 
 def _document(status: PeriodicStatus) -> dict[str, object]:

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from fairlead.backends.sql.migrate import print_sql
-from fairlead.cli.options import ActorOptions, Json, OutputOptions, Url, actor_of
-from fairlead.cli.output import as_json, as_table, one_line_errors, readable, say, time_of
-from fairlead.cli.parameters import CommandOptions, with_options
+from fairlead.cli.options import ActorOptions, OutputOptions, actor_of
+from fairlead.cli.output import as_json, as_list, as_table, print_result, readable, say
+from fairlead.cli.parameters import with_options
 from fairlead.cli.stores import app_on, wait_and_close
 from fairlead.errors import InvalidTask
 from fairlead.operate.overview import overview
@@ -29,36 +29,21 @@ def list_queues(context: typer.Context, options: OutputOptions) -> None:
     """Print every queue with its counts by state."""
     if context.invoked_subcommand is not None:
         return
-    with one_line_errors():
-        found = app_on(options.url).management.queues()
-        if options.json:
-            as_json([readable(queue) for queue in found])
-            return
-        as_table(
-            (
-                "queue",
-                "partitions",
-                "waiting",
-                "submitted",
-                "processing",
-                "error",
-                "oldest ready",
-                "",
-            ),
-            [
-                (
-                    q.queue,
-                    q.partitions,
-                    q.waiting,
-                    q.submitted,
-                    q.processing,
-                    q.error,
-                    time_of(q.oldest_ready_at),
-                    "paused" if q.paused else "",
-                )
-                for q in found
-            ],
-        )
+    found = app_on(options.url).management.queues()
+    as_list(
+        found,
+        options.json,
+        {
+            "queue": "queue",
+            "partitions": "partitions",
+            "waiting": "waiting",
+            "submitted": "submitted",
+            "processing": "processing",
+            "error": "error",
+            "oldest ready": "oldest_ready_at",
+            "": lambda queue: "paused" if queue.paused else "",
+        },
+    )
 
 
 @queues.command("pause")
@@ -68,9 +53,8 @@ def pause(queue: str, store: ActorOptions) -> None:
 
     Example: fairlead queues pause payouts
     """
-    with one_line_errors():
-        app_on(store.url).management.pause(queue, actor=actor_of(store.actor))
-        say(f"paused: {queue}")
+    app_on(store.url).management.pause(queue, actor=actor_of(store.actor))
+    say(f"paused: {queue}")
 
 
 @queues.command("resume")
@@ -80,17 +64,14 @@ def resume(queue: str, store: ActorOptions) -> None:
 
     Example: fairlead queues resume payouts
     """
-    with one_line_errors():
-        app_on(store.url).management.unpause(queue, actor=actor_of(store.actor))
-        say(f"resumed: {queue}")
+    app_on(store.url).management.unpause(queue, actor=actor_of(store.actor))
+    say(f"resumed: {queue}")
 
 
-class ShowQueueOptions(CommandOptions, frozen=True, kw_only=True):
+class ShowQueueOptions(OutputOptions, frozen=True, kw_only=True):
     """Options of `queues show`."""
 
-    url: Url = None
     keys: Annotated[int, typer.Option(min=1, help="Number of fairness keys to show.")] = 10
-    json: Json = False
 
 
 @queues.command("show")
@@ -104,50 +85,49 @@ def show(queue: str, options: ShowQueueOptions) -> None:
 
     Example: fairlead queues show payouts --json
     """
-    with one_line_errors():
-        app, keys = app_on(options.url), options.keys
-        found = wait_and_close(app, overview(app.operate_context, queue, keys))
-        if options.json:
-            as_json(
-                {
-                    **readable(found.status),
-                    "partitions": found.partitions,
-                    "heaviest": found.heaviest,
-                    "keys": found.keys,
-                    "limits": found.limits,
-                }
-            )
-            return
-        rows = []
-        for partition in found.partitions:
-            owner = (partition.partition, partition.owner or "nobody", partition.range_id)
-            rows += [
-                (
-                    *owner,
-                    lane.priority,
-                    *map(tuple, (lane.ack_level, lane.read_level, lane.max_level)),
-                    lane.buffered,
-                    lane.stored,
-                )
-                for lane in partition.lanes
-            ] or [(*owner, *[None] * 6)]
-        as_table(
-            ("partition", "owner", "range id", "priority", "A", "R", "M", "buffer", "stored"), rows
+    app, keys = app_on(options.url), options.keys
+    found = wait_and_close(app, overview(app.operate_context, queue, keys))
+    if options.json:
+        as_json(
+            {
+                **readable(found.status),
+                "partitions": found.partitions,
+                "heaviest": found.heaviest,
+                "keys": found.keys,
+                "limits": found.limits,
+            }
         )
-        say(f"\n{found.status.submitted} tasks may run, of {found.keys} fairness keys")
-        as_table(
-            ("fairness key", "tasks", "weight", "share"),
-            [
-                (load.fairness_key, load.tasks, f"{load.weight:g}", f"{load.share:.1%}")
-                for load in found.heaviest
-            ],
-        )
-        if found.limits:
-            say(
-                "\nmaximum number of tasks of a key that run at once on each node, set by a person"
-                " or by a policy (`fairlead pipeline policies` shows the reasons)"
+        return
+    rows = []
+    for partition in found.partitions:
+        owner = (partition.partition, partition.owner or "nobody", partition.range_id)
+        rows += [
+            (
+                *owner,
+                lane.priority,
+                *map(tuple, (lane.ack_level, lane.read_level, lane.max_level)),
+                lane.buffered,
+                lane.stored,
             )
-            as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
+            for lane in partition.lanes
+        ] or [(*owner, *[None] * 6)]
+    as_table(
+        ("partition", "owner", "range id", "priority", "A", "R", "M", "buffer", "stored"), rows
+    )
+    say(f"\n{found.status.submitted} tasks may run, of {found.keys} fairness keys")
+    as_table(
+        ("fairness key", "tasks", "weight", "share"),
+        [
+            (load.fairness_key, load.tasks, f"{load.weight:g}", f"{load.share:.1%}")
+            for load in found.heaviest
+        ],
+    )
+    if found.limits:
+        say(
+            "\nmaximum number of tasks of a key that run at once on each node, set by a person"
+            " or by a policy (`fairlead pipeline policies` shows the reasons)"
+        )
+        as_table(("fairness key", "slots"), list(found.limits.items())[:keys])
 
 
 @queues.command("weight")
@@ -168,14 +148,13 @@ def weight(
 
     Example: fairlead queues weight payouts acme 2.5; fairlead queues weight payouts acme --clear
     """
-    with one_line_errors():
-        if (value is None) is not clear:
-            raise InvalidTask("give a weight, or --clear")
-        app_on(store.url).management.set_weight(queue, key, value, actor=actor_of(store.actor))
-        say(
-            f"{queue} {key}: "
-            + ("the tasks' own weights are used again" if value is None else f"weight {value:g}")
-        )
+    if (value is None) is not clear:
+        raise InvalidTask("give a weight, or --clear")
+    app_on(store.url).management.set_weight(queue, key, value, actor=actor_of(store.actor))
+    say(
+        f"{queue} {key}: "
+        + ("the tasks' own weights are used again" if value is None else f"weight {value:g}")
+    )
 
 
 @queues.command("limit")
@@ -195,22 +174,19 @@ def limit(
 
     Example: fairlead queues limit payouts acme 5; fairlead queues limit payouts acme --clear
     """
-    with one_line_errors():
-        if (value is None) is not clear:
-            raise InvalidTask("give a limit, or --clear")
-        app_on(store.url).management.set_limit(queue, key, value, actor=actor_of(store.actor))
-        say(
-            f"{queue} {key}: "
-            + ("no limit set at run time" if value is None else f"at most {value} on each node")
-        )
+    if (value is None) is not clear:
+        raise InvalidTask("give a limit, or --clear")
+    app_on(store.url).management.set_limit(queue, key, value, actor=actor_of(store.actor))
+    say(
+        f"{queue} {key}: "
+        + ("no limit set at run time" if value is None else f"at most {value} on each node")
+    )
 
 
-class MigrateOptions(CommandOptions, frozen=True, kw_only=True):
+class MigrateOptions(OutputOptions, frozen=True, kw_only=True):
     """Options of `migrate`."""
 
-    url: Url = None
     print_only: Annotated[bool, typer.Option("--print", help="Only print the SQL.")] = False
-    json: Json = False
 
 
 @with_options
@@ -219,14 +195,10 @@ def migrate(options: MigrateOptions) -> None:
 
     Example: fairlead migrate --url postgresql://app@db/shop
     """
-    with one_line_errors():
-        app = app_on(options.url)
-        if options.print_only:
-            store = app.connections.store.as_sql()
-            say(print_sql(store.database, levels=store.keeps_levels))
-            return
-        applied = app.migrate()
-        if options.json:
-            as_json({"applied": applied})
-        else:
-            say("\n".join(applied) if applied else "up to date")
+    app = app_on(options.url)
+    if options.print_only:
+        store = app.connections.store.as_sql()
+        say(print_sql(store.database, levels=store.keeps_levels))
+        return
+    applied = app.migrate()
+    print_result(options.json, {"applied": applied}, "\n".join(applied) or "up to date")

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, as_table, one_line_errors
+from fairlead.cli.output import as_json, as_table
+from fairlead.cli.parameters import with_options
 from fairlead.lab.simulation import MOST_TASKS, Waits, parse_load, simulate
 
 
+@with_options
 def simulate_command(
     keys: Annotated[
         list[str],
@@ -30,8 +32,7 @@ def simulate_command(
 
     Example: fairlead simulate acme=600 bob=20 carol=20,weight=5,at=3
     """
-    with one_line_errors():
-        found = simulate([parse_load(text) for text in keys], slots)
+    found = simulate([parse_load(text) for text in keys], slots)
     if json:
         as_json(found)
         return

@@ -11,7 +11,7 @@ import typer
 
 from fairlead.cli.application import load
 from fairlead.cli.options import Json
-from fairlead.cli.output import as_json, one_line_errors, say
+from fairlead.cli.output import print_result
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.declare.options import Options as TaskOptions
 from fairlead.declare.task import Draft
@@ -50,24 +50,20 @@ def submit(
 
     Example: fairlead submit shop:app pay '{"partner": "acme", "amount": 3}' --fairness-key acme
     """
-    with one_line_errors():
-        app = load(application)
-        if task not in app.handlers:
-            raise InvalidTask(
-                f"no task named {task!r} in {application}; it has {', '.join(sorted(app.handlers))}"
-            )
-        try:
-            kwargs = msgspec.json.decode(
-                sys.stdin.buffer.read() if arguments == "-" else arguments.encode(),
-                type=dict[str, Any],
-            )
-        except msgspec.DecodeError as error:
-            raise InvalidTask(
-                f"arguments: {error}; give a JSON object, as in '{{\"amount\": 3}}'"
-            ) from error
-        handle = app.submit_many([Draft(app.handlers[task], (), kwargs, options.of_task())])[0]
-        if options.json:
-            as_json({"id": handle.id, "is_new": handle.is_new})
-        else:
-            say(handle.id)
-        app.close()
+    app = load(application)
+    if task not in app.handlers:
+        raise InvalidTask(
+            f"no task named {task!r} in {application}; it has {', '.join(sorted(app.handlers))}"
+        )
+    try:
+        kwargs = msgspec.json.decode(
+            sys.stdin.buffer.read() if arguments == "-" else arguments.encode(),
+            type=dict[str, Any],
+        )
+    except msgspec.DecodeError as error:
+        raise InvalidTask(
+            f"arguments: {error}; give a JSON object, as in '{{\"amount\": 3}}'"
+        ) from error
+    handle = app.submit_many([Draft(app.handlers[task], (), kwargs, options.of_task())])[0]
+    print_result(options.json, {"id": handle.id, "is_new": handle.is_new}, handle.id)
+    app.close()

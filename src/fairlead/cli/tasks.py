@@ -12,15 +12,16 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.actions import hint, perform
-from fairlead.cli.options import Actor, Json, OutputOptions, Url, actor_of
+from fairlead.cli.options import OutputOptions, PersonOptions, actor_of
 from fairlead.cli.output import (
     INTERRUPTED,
     WORK_FAILED,
     WRONG_USE,
     as_json,
+    as_list,
     as_table,
     duration,
-    one_line_errors,
+    first_line,
     readable,
     say,
     say_error,
@@ -142,7 +143,7 @@ class TaskSelection(CommandOptions, frozen=True, kw_only=True):
     every: Annotated[bool, typer.Option("--all", help="All that match the filters.")] = False
 
 
-class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
+class ChangeOptions(PersonOptions, frozen=True, kw_only=True):
     """The store in which a command changes tasks, and how."""
 
     version: Annotated[
@@ -154,9 +155,6 @@ class ChangeOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the tasks and change nothing.")
     ] = False
-    actor: Actor = None
-    url: Url = None
-    json: Json = False
 
 
 @tasks.command("list")
@@ -173,27 +171,21 @@ def list_tasks(filters: Filters, options: OutputOptions) -> None:
 
     Example: fairlead tasks list --submitted-from 2026-12-24T18:00:00+0200 --id 0193
     """
-    with one_line_errors():
-        found = app_on(options.url).management.find(**filters.query())
-        if options.json:
-            as_json([readable(task) for task in found])
-            return
-        as_table(
-            ("id", "state", "queue", "name", "key", "tries", "run at", "error"),
-            [
-                (
-                    t.id,
-                    t.state,
-                    t.queue,
-                    t.name,
-                    t.fairness_key,
-                    t.tries,
-                    time_of(t.run_at),
-                    (t.error_text or "").split("\n")[0][:60],
-                )
-                for t in found
-            ],
-        )
+    found = app_on(options.url).management.find(**filters.query())
+    as_list(
+        found,
+        options.json,
+        {
+            "id": "id",
+            "state": "state",
+            "queue": "queue",
+            "name": "name",
+            "key": "fairness_key",
+            "tries": "tries",
+            "run at": "run_at",
+            "error": lambda task: first_line(task.error_text),
+        },
+    )
 
 
 class ShowTaskOptions(OutputOptions, frozen=True, kw_only=True):
@@ -213,58 +205,57 @@ def show(
 
     Example: fairlead tasks show 01938d2c-... --json
     """
-    with one_line_errors():
-        app = app_on(options.url)
-        management = app.management
-        try:
-            task = management.named(id)
-        except UnknownTask as error:
-            raise UnknownTask(f"{error}{_unread(app)}") from None
-        attempts = management.attempts(task.id)
-        notes = {each.attempt: each for each in management.notes(task.id)}
-        arguments = management.payload(task.id) if options.payload else None
-        if options.json:
-            document: dict[str, Any] = {
-                **readable(task),
-                "progress": _progress(notes.values()),
-                "attempts": [readable(each) | _log(notes.get(each.attempt)) for each in attempts],
-            }
-            if options.payload:
-                document["payload"] = None if arguments is None else msgspec.Raw(arguments)
-            as_json(document)
-            return
-        fields = {key: value for key, value in readable(task).items() if value is not None}
-        error_text = fields.pop("error_text", None)
-        as_table(("", ""), [*fields.items()])
-        for each in [*notes.values()][::-1]:
-            if each.progress is not None:
-                progress = each.progress
-                say(f"progress {progress.text} (attempt {each.attempt}, {time_of(progress.at)})")
-                break
-        if arguments is not None:
-            say(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
-        as_table(
-            ("attempt", "outcome", "next state", "started", "finished", "node", "error"),
-            [
-                (
-                    a.attempt,
-                    a.outcome,
-                    a.next_state,
-                    time_of(a.started_at),
-                    time_of(a.finished_at),
-                    a.node,
-                    (a.error_text or "").split("\n")[0][:80],
-                )
-                for a in attempts
-            ],
-        )
-        if error_text is not None:
-            say(": ".join(filter(None, (task.error_type, error_text))))
-        for each in notes.values():
-            if each.lines:
-                say(f"log of attempt {each.attempt}" + _dropped(each))
-            for line in each.lines:
-                say(f"{time_of(line.at)} {line.level} {line.logger}: {line.text}")
+    app = app_on(options.url)
+    management = app.management
+    try:
+        task = management.named(id)
+    except UnknownTask as error:
+        raise UnknownTask(f"{error}{_unread(app)}") from None
+    attempts = management.attempts(task.id)
+    notes = {each.attempt: each for each in management.notes(task.id)}
+    arguments = management.payload(task.id) if options.payload else None
+    if options.json:
+        document: dict[str, Any] = {
+            **readable(task),
+            "progress": _progress(notes.values()),
+            "attempts": [readable(each) | _log(notes.get(each.attempt)) for each in attempts],
+        }
+        if options.payload:
+            document["payload"] = None if arguments is None else msgspec.Raw(arguments)
+        as_json(document)
+        return
+    fields = {key: value for key, value in readable(task).items() if value is not None}
+    error_text = fields.pop("error_text", None)
+    as_table(("", ""), [*fields.items()])
+    for each in [*notes.values()][::-1]:
+        if each.progress is not None:
+            progress = each.progress
+            say(f"progress {progress.text} (attempt {each.attempt}, {time_of(progress.at)})")
+            break
+    if arguments is not None:
+        say(f"payload {arguments.decode('utf-8', 'backslashreplace')}")
+    as_table(
+        ("attempt", "outcome", "next state", "started", "finished", "node", "error"),
+        [
+            (
+                a.attempt,
+                a.outcome,
+                a.next_state,
+                time_of(a.started_at),
+                time_of(a.finished_at),
+                a.node,
+                first_line(a.error_text, 80),
+            )
+            for a in attempts
+        ],
+    )
+    if error_text is not None:
+        say(": ".join(filter(None, (task.error_type, error_text))))
+    for each in notes.values():
+        if each.lines:
+            say(f"log of attempt {each.attempt}" + _dropped(each))
+        for line in each.lines:
+            say(f"{time_of(line.at)} {line.level} {line.logger}: {line.text}")
 
 
 def _progress(notes: Iterable[RunNotes]) -> dict[str, Any] | None:
@@ -310,28 +301,27 @@ def _change(
     options: ChangeOptions,
 ) -> None:
     """Change the named tasks, or all that match; print how many changed, and which did not."""
-    with one_line_errors():
-        if bool(selection.ids) == selection.every:
-            raise InvalidTask("give the ids of tasks, or --all with filters")
-        management = app_on(options.url).management
-        if selection.every:
-            if options.version is not None:
-                raise InvalidTask("--version is of one task: give its id")
-            done = _change_all(change, management, filters.query(), options)
-        else:
-            done = _change_named(change, management, selection.ids or [], options)
-        if options.json:
-            as_json(done)
-        else:
-            say(f"{'would be ' if options.dry_run else ''}{change.done}: {done.changed:,}")
-            for reason in done.refused:
-                say_error(f"refused: {reason}")
-            if done.is_interrupted:
-                say_error(hint(done.action))
+    if bool(selection.ids) == selection.every:
+        raise InvalidTask("give the ids of tasks, or --all with filters")
+    management = app_on(options.url).management
+    if selection.every:
+        if options.version is not None:
+            raise InvalidTask("--version is of one task: give its id")
+        done = _change_all(change, management, filters.query(), options)
+    else:
+        done = _change_named(change, management, selection.ids or [], options)
+    if options.json:
+        as_json(done)
+    else:
+        say(f"{'would be ' if options.dry_run else ''}{change.done}: {done.changed:,}")
+        for reason in done.refused:
+            say_error(f"refused: {reason}")
         if done.is_interrupted:
-            raise typer.Exit(INTERRUPTED)
-        if done.refused:
-            raise typer.Exit(WORK_FAILED)
+            say_error(hint(done.action))
+    if done.is_interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if done.refused:
+        raise typer.Exit(WORK_FAILED)
 
 
 class _Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -474,9 +464,8 @@ def change(
 
     Example: fairlead tasks change --all --fairness-key acme --to-fairness-key acme-bulk
     """
-    with one_line_errors():
-        if values.to_priority is None and values.to_fairness_key is None:
-            raise InvalidTask("give --to-priority, --to-fairness-key, or both")
+    if values.to_priority is None and values.to_fairness_key is None:
+        raise InvalidTask("give --to-priority, --to-fairness-key, or both")
     new = NewValues(
         priority=values.to_priority,
         fairness_key=values.to_fairness_key,

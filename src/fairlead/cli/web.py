@@ -15,7 +15,7 @@ import typer
 
 from fairlead.app import App
 from fairlead.cli.application import load, load_function, load_value
-from fairlead.cli.output import one_line_errors, say, say_error
+from fairlead.cli.output import say, say_error
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.errors import ConfigurationError
 
@@ -91,11 +91,10 @@ def web(
     Examples: fairlead web shop:app; fairlead web shop:app --port 0 --read-only;
     FAIRLEAD_WEB_TOKEN=... fairlead web shop:app --host 0.0.0.0
     """
-    with one_line_errors():
-        need_libraries()
-        console = made(load(application), options)
-        with listening(options.host, options.port) as port:
-            serve(console, options, port)
+    need_libraries()
+    console = made(load(application), options)
+    with listening(options.host, options.port) as port:
+        serve(console, options, port)
 
 
 def made(app: App, options: ServeOptions) -> Console:

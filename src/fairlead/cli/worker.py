@@ -7,7 +7,6 @@ import sys
 import typer
 
 from fairlead.cli.logs import configure
-from fairlead.cli.output import one_line_errors
 from fairlead.cli.parameters import with_options
 from fairlead.cli.worker_options import WorkerOptions
 
@@ -27,13 +26,12 @@ def worker(options: WorkerOptions) -> None:
     Example: fairlead worker shop:app --reload
     """
     configure(options.log_level, options.log_format)
-    with one_line_errors():
-        if options.reload:
-            from fairlead.cli.reload import run_again
+    if options.reload:
+        from fairlead.cli.reload import run_again
 
-            again = [argument for argument in sys.argv[1:] if argument != "--reload"]
-            raise typer.Exit(run_again(again, options.drain))
-        # Import the engine only here, because no other command needs it.
-        from fairlead.cli import serve
+        again = [argument for argument in sys.argv[1:] if argument != "--reload"]
+        raise typer.Exit(run_again(again, options.drain))
+    # Import the engine only here, because no other command needs it.
+    from fairlead.cli import serve
 
-        raise typer.Exit(serve.serve(options))
+    raise typer.Exit(serve.serve(options))

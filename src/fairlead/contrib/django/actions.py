@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 from django.db import connections
@@ -10,7 +11,6 @@ from django.db import connections
 from fairlead.connections import Connections
 from fairlead.connector import Connector
 from fairlead.contrib.django.project import get_app
-from fairlead.operate.context import OperateContext
 from fairlead.operate.tasks import Management
 from fairlead.ports.notification import Notification
 from fairlead.submit.transaction import announce_after_commit
@@ -60,15 +60,5 @@ def management() -> Management:
     """Return the commands of operators, for this thread. Their writes commit with the transaction
     of Django's connection."""
     app = get_app()
-    context = app.operate_context
     connector: Any = _InTransaction(app.connector, app.alias)
-    return Management(
-        OperateContext(
-            connector=connector,
-            queues=context.queues,
-            handlers=context.handlers,
-            periodics=context.periodics,
-            submitter=context.submitter,
-            clock=context.clock,
-        )
-    )
+    return Management(replace(app.operate_context, connector=connector))

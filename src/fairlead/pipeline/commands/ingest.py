@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import duration
+from fairlead.cli.output import duration, print_result
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import exporter_of, lake_of_options
 from fairlead.pipeline.commands.options import LakeOptions, Url
-from fairlead.pipeline.commands.output import failures, print_result, watching
+from fairlead.pipeline.commands.output import failures, watching
 
 if TYPE_CHECKING:
     from fairlead.pipeline.export import Exported, Exporter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 from rich.console import Console
@@ -59,14 +59,6 @@ def instant_of(text: str | None) -> datetime | None:
 def show_rows(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:
     """Print a table for people, from a function for each heading that returns the cell of a row."""
     as_table(tuple(columns), [tuple(cell(row) for cell in columns.values()) for row in rows])
-
-
-def print_result(json: bool, value: Any, text: str) -> None:
-    """Print a result as JSON, or as text for people."""
-    if json:
-        as_json(value)
-    else:
-        say(text)
 
 
 def print_run(run: JobRun, json: bool, text: str | None = None) -> None:

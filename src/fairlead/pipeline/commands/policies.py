@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json, actor_of
-from fairlead.cli.output import as_json, as_table, readable, say, time_of
+from fairlead.cli.output import as_json, as_table, print_result, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import Policy
 from fairlead.pipeline.commands.options import Author, Url, Why
-from fairlead.pipeline.commands.output import failures, print_result, show_rows
+from fairlead.pipeline.commands.output import failures, show_rows
 
 policies = typer.Typer(
     invoke_without_command=True,

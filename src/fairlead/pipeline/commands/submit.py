@@ -9,10 +9,11 @@ import msgspec
 import typer
 
 from fairlead.cli.options import Json
+from fairlead.cli.output import print_result
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.pipeline.commands.access import session_of
 from fairlead.pipeline.commands.options import DryRun, SparkOptions
-from fairlead.pipeline.commands.output import failures, print_result, watching
+from fairlead.pipeline.commands.output import failures, watching
 
 
 class SubmitOptions(CommandOptions, frozen=True, kw_only=True):
