@@ -25,6 +25,7 @@ from fairlead import App
 from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
 from fairlead.pipeline import FairleadSource
+from fairlead.pipeline.source.batch import FairleadReader, scan_of
 from fairlead.pipeline.source.options import (
     ATTEMPTS_READ,
     ONLY_BATCH,
@@ -33,7 +34,7 @@ from fairlead.pipeline.source.options import (
     TASKS_READ,
     ReadOptions,
 )
-from fairlead.pipeline.source.scan import FairleadReader, Piece, scan_of
+from fairlead.pipeline.source.scan import Piece
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from tests.builders import idle
 from tests.pipeline.filling import (

@@ -52,7 +52,7 @@ def join(connection: Any, steps: Steps[T]) -> T:
     if _kind(connection) == "django":
         from fairlead.backends.sql import django_connection
 
-        return django_connection.join(connection, steps)
+        return django_connection.join(connection, lambda raw: drive(steps, executor(raw)))
     return drive(steps, executor(connection))
 
 
@@ -64,7 +64,9 @@ async def join_async(connection: Any, steps: Steps[T]) -> T:
     if _kind(connection) == "django":
         from fairlead.backends.sql import django_connection
 
-        return await django_connection.join_async(connection, steps)
+        return await django_connection.join_async(
+            connection, lambda raw: drive(steps, executor(raw))
+        )
     return await drive_async(steps, await executor_async(connection))
 
 

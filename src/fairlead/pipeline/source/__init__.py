@@ -38,7 +38,7 @@ class FairleadSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch."""
-        from fairlead.pipeline.source.scan import FairleadReader
+        from fairlead.pipeline.source.batch import FairleadReader
 
         return FairleadReader(ReadOptions.parse(self.options, ONLY_BATCH).with_schema(schema))
 

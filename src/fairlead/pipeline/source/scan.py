@@ -5,17 +5,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from fairlead.core.payload import unpack
 from fairlead.model.history import Position
 from fairlead.pipeline.source.options import ReadOptions
 from fairlead.ports.statements import Row
-from fairlead.urls import split_url
 
 
 class Piece(NamedTuple):
@@ -23,13 +20,6 @@ class Piece(NamedTuple):
 
     statement: str
     values: Mapping[str, str | int]
-
-
-@dataclass(frozen=True)
-class ReadPart(InputPartition):
-    """Pieces that one Spark task reads; the part may be empty."""
-
-    pieces: tuple[Piece, ...]
 
 
 class Scan(ABC):
@@ -96,51 +86,8 @@ class Scan(ABC):
         return pa.RecordBatch.from_pydict(named, schema=self._schema)
 
 
-def scan_of(options: ReadOptions) -> Scan:
-    """Return the scan of the store that the URL names. Raises ConfigurationError."""
-    from fairlead.connect import task_store
-
-    task_store(options.url)  # refuses a URL of another kind
-    if split_url(options.url).scheme == "sqlite":
-        from fairlead.pipeline.source.sqlite import SqliteScan
-
-        return SqliteScan(options)
-    from fairlead.pipeline.source.postgres import PostgresScan
-
-    return PostgresScan(options)
-
-
-def spread(pieces: Sequence[Piece], parts: int | None) -> list[ReadPart]:
-    """Return at most `parts` parts with about equal numbers of pieces (None: one part for each
-    piece). Return at least one part, because Spark needs one."""
-    count = max(1, min(parts or len(pieces), len(pieces)))
-    return [ReadPart(tuple(pieces[n::count])) for n in range(count)]
-
-
 def ranges(first: int, past: int, step: int) -> list[tuple[int, int]]:
     """Split [first, past) into ranges of at most `step` numbers. Return at least one range, which
     may be empty."""
     starts = list(range(first, past, step)) or [first]
     return list(zip(starts, [*starts[1:], max(past, first)], strict=True))
-
-
-def read_part(scan: Scan, part: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all pieces of a part."""
-    assert isinstance(part, ReadPart)
-    for piece in part.pieces:
-        yield from scan.read(piece)
-
-
-class FairleadReader(DataSourceReader):
-    """Reader of a batch. This class must not get `pushFilters`; see the module `source`."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
-        self._scan = scan_of(options)
-
-    def partitions(self) -> Sequence[ReadPart]:
-        """Return the parts, planned once for each `load()`; a later load sees later rows."""
-        return spread(self._scan.plan(), self._options.partitions)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_part(self._scan, partition)

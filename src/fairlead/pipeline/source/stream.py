@@ -15,8 +15,8 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.model.history import START, Position
+from fairlead.pipeline.source.batch import ReadPart, read_part, scan_of
 from fairlead.pipeline.source.options import ATTEMPTS_READ, ReadOptions
-from fairlead.pipeline.source.scan import ReadPart, read_part, scan_of
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
