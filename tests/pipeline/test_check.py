@@ -457,7 +457,7 @@ def test_the_commands_end_with_code_1_for_a_difference_and_a_damaged_file(lake: 
     Path(file_name(lake.table(COST).files()[0].path)).unlink()
     for command in (arguments, maintain):
         ended = CliRunner().invoke(fairlead_command, command)
-        assert ended.exit_code == 1 and "cannot be read" in ended.stderr
+        assert ended.exit_code == 1 and "a file is missing" in ended.stderr
 
 
 @pytest.mark.parametrize("library", ["duckdb", "pyiceberg", "pyarrow", "sqlalchemy"])

@@ -90,19 +90,6 @@ def test_a_name_that_is_too_long_for_the_file_system_is_one_line(
         assert f"--out {out}: " in ran("report", "--out", str(out), code=2)
 
 
-def test_the_error_about_a_lake_that_was_moved_names_both_folders_and_a_cure_that_helps(
-    lake: Warehouse, tmp_path: Path
-) -> None:
-    old, new = tmp_path / "lake", tmp_path / "another's place"
-    old.rename(new)
-    for command in (["status"], ["sql", "select 1 from bronze.attempts"]):
-        (line,) = ran(*command, "--lake", str(new), code=1).splitlines()
-        assert f"it was at {old}, and the lake is at {new} now" in line
-        assert f"make {old} a link to {new} and give --lake {old}" in line
-    old.symlink_to(new)
-    assert "2" in ran("sql", "select count(*) as n from bronze.attempts", "--lake", str(old))
-
-
 def test_a_copy_of_a_lake_is_refused_and_leaves_the_lake_as_it_was(
     lake: Warehouse, tmp_path: Path
 ) -> None:
@@ -111,7 +98,8 @@ def test_a_copy_of_a_lake_is_refused_and_leaves_the_lake_as_it_was(
     before = sorted(old.rglob("*"))
     for command in (["status"], ["sql", "select 1 from bronze.attempts"], ["erase", "acme"]):
         (line,) = ran(*command, "--lake", str(new), code=1).splitlines()
-        assert f"{new} is a copy, and its files name {old}" in line
+        assert f"{new} was moved or copied, and its files name {old}" in line
+        assert "run `fairlead pipeline restore`" in line
     assert sorted(old.rglob("*")) == before
     link.symlink_to(old)
     assert "2" in ran("sql", "select count(*) as n from bronze.attempts", "--lake", str(link))

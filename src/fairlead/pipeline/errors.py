@@ -9,6 +9,15 @@ from fairlead.errors import FairleadError
 
 _OURS = re.compile(r"(fairlead(?:\.[a-z_]+)+)\.(\w+): (.+)")
 
+RESTORE = "restore the files of the lake from a copy, or run `fairlead pipeline restore`"
+"""Cure of a lake that has lost its catalog or metadata."""
+
+RESTORE_FILE = (
+    "restore it from a copy of the lake, or drop its rows: `fairlead pipeline restore"
+    " --drop-damaged`, then `fairlead pipeline build --full`"
+)
+"""Cure of a missing or damaged data file."""
+
 
 class BrokenLake(FairleadError):
     """A file of the lake is missing, truncated, or different from its metadata. The text names file

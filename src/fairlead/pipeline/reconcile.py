@@ -15,7 +15,8 @@ from fairlead.model.history import FINGERPRINT_MODULUS, START, Position, Totals
 from fairlead.pipeline import ledger
 from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.cursors import attempts_cursor
-from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.warehouse.data_files import file_errors
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.table import TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -103,13 +104,11 @@ def _totals_of(rows: ds.Dataset, erased: pa.Table, condition: pc.Expression) -> 
     found, here = Totals(0, 0, 0), erased.filter(condition)
     missing = {(row["xid"], row["seq"]) for row in here.select(["xid", "seq"]).to_pylist()}
     columns = list(ledger.COLUMNS[1:])
-    try:
+    with file_errors(ATTEMPTS):
         for batch in rows.to_batches(columns=columns, filter=condition):
             found = Totals(*map(add, found, _totals(batch)))
             if missing:
                 missing -= set(zip(batch["xid"].to_pylist(), batch["seq"].to_pylist(), strict=True))
-    except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
-        raise BrokenLake(f"bronze.attempts: a file cannot be read: {error}; restore it") from error
     positions = here.select(["xid", "seq"]).to_pylist()
     is_missing = pa.array([(row["xid"], row["seq"]) in missing for row in positions], pa.bool_())
     for batch in here.filter(is_missing).to_batches():

@@ -20,6 +20,7 @@ _MODULES = {
     "ingest": "ingest",
     "incidents": "incidents",
     "erase": "erase",
+    "restore": "restore",
     "tune": "tune",
     "policies": "policies",
 }

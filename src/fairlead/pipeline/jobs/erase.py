@@ -22,6 +22,7 @@ from fairlead.pipeline.definitions.failures import FAILURES
 from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.parts import hours_of
+from fairlead.pipeline.reading.engine import MEMORY, as_our_errors
 from fairlead.pipeline.reading.query import open_views, views_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, recorded
 from fairlead.pipeline.schema import Table
@@ -97,7 +98,8 @@ def rows_with(lake: Warehouse, key: str) -> dict[str, int]:
             if conditions and table.name in made:
                 where = " OR ".join(conditions)
                 query = f"SELECT count(*) FROM {table.name} WHERE {where}"  # noqa: S608 - our names
-                (count,) = connection.execute(query, {"key": key}).fetchall()[0]
+                with as_our_errors(MEMORY):
+                    (count,) = connection.execute(query, {"key": key}).fetchall()[0]
                 found |= {table.name: count} if count else {}
     return found
 

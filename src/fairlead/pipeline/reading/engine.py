@@ -26,8 +26,9 @@ MEMORY = "1GB"
 _PARAMETER = re.compile(r"\$(\w+)")
 _WILD = re.compile(r"[*?\[]")
 _LOCAL = re.compile(r"^file:/*")
+_MISSING = re.compile(r'"([^"]+\.parquet)/\*\*')
 
-_CURE = "try again, and if that does not help, run `fairlead pipeline check`"
+_CURE = "try again; `fairlead pipeline check` names a file that is damaged, and the cure"
 
 _FUNCTIONS = """
 CREATE MACRO tenant_of(key) AS
@@ -187,9 +188,11 @@ def as_our_errors(memory: str, of_person: bool = False) -> Iterator[None]:
             wrong = duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException
             cure = "" if isinstance(error, wrong) else f"; if the query is right, {_CURE}"
             raise ConfigurationError(f"the query failed: {cause}{cure}") from None
+        # DuckDB takes a missing file for a folder, which it may not list.
+        missing = _MISSING.search(str(error))
+        cause = f"{missing[1]} is missing" if missing else first_line(error)
         raise BrokenLake(
-            "a file of the lake cannot be read, or was replaced meanwhile:"
-            f" {first_line(error)}; {_CURE}"
+            f"a file of the lake cannot be read, or was replaced meanwhile: {cause}; {_CURE}"
         ) from error
 
 
@@ -198,9 +201,9 @@ def _names_a_file(error: duckdb.Error) -> bool:
 
     if isinstance(error, (duckdb.IOException, duckdb.SerializationException)):
         return True
-    # DuckDB takes a missing file for a folder, which it may not list.
-    folder = isinstance(error, duckdb.PermissionException)
-    return (".parquet/**" if folder else ".parquet") in str(error)
+    if isinstance(error, duckdb.PermissionException):
+        return _MISSING.search(str(error)) is not None
+    return ".parquet" in str(error)
 
 
 def parameters_of(text: str, values: Mapping[str, Any]) -> dict[str, Any]:

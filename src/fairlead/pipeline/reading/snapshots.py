@@ -91,13 +91,7 @@ class Snapshots:
         known = self._known.get(table.name)
         if known is not None and known.snapshot == snapshot:
             return known
-        try:
-            files = here.files(snapshot=snapshot, seen=state)
-        except (OSError, ValueError) as error:
-            raise BrokenLake(
-                f"{table.name}: its list of files cannot be read: {error}; restore the files of"
-                " the lake, or run `fairlead pipeline build --full`"
-            ) from error
+        files = here.files(snapshot=snapshot, seen=state)
         written = state.stored.metadata.snapshot_by_id(snapshot)
         assert written is not None  # its files were listed
         exported_at = last_export(state.stored)

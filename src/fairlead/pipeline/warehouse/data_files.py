@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.io.pyarrow import PyArrowFileIO, schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -27,13 +29,16 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, TimestamptzType
 
-from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.errors import RESTORE, RESTORE_FILE, BrokenLake
 from fairlead.pipeline.parts import micros_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.layout import part_name, split, unit_of
 
 GROUP_ROWS = 250_000
 """Rows of a row group, some 10 MB, the unit that a reader reads or skips."""
+
+_DAMAGED = (ArithmeticError, EOFError, LookupError, SystemError, ValueError, zlib.error)
+"""Errors of the library for a damaged list of files."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -114,16 +119,41 @@ def holding(
 def entries(
     snapshot: Snapshot, io: FileIO, holds: Callable[[ManifestFile], bool] = lambda manifest: True
 ) -> Iterator[ManifestEntry]:
-    """Yield the files of a snapshot, of the lists that meet a condition. Raise BrokenLake for files
-    of deletes, which no engine of ours writes."""
-    for manifest in filter(holds, snapshot.manifests(io)):
-        for entry in manifest.fetch_manifest_entry(io, discard_deleted=True):
+    """Yield the files of a snapshot, of the lists that meet a condition. Raise BrokenLake for a
+    damaged list, and for files of deletes, which no engine of ours writes."""
+    for manifest in filter(holds, lists_of(snapshot, io)):
+        for entry in entries_of(manifest, io):
             if entry.data_file.content != DataFileContent.DATA:
                 raise BrokenLake(
                     f"{entry.data_file.file_path} is a file of deletes, which a list of Parquet"
                     " files cannot show: rewrite the table with write.delete.mode=copy-on-write"
                 )
             yield entry
+
+
+def lists_of(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
+    """Return the lists of files of a snapshot. Raise BrokenLake if they cannot be read."""
+    with list_errors(snapshot.manifest_list):
+        return snapshot.manifests(io)
+
+
+def entries_of(
+    manifest: ManifestFile, io: FileIO, discard_deleted: bool = True
+) -> list[ManifestEntry]:
+    """Return the entries of a list of files. Raise BrokenLake if it cannot be read."""
+    with list_errors(manifest.manifest_path):
+        return manifest.fetch_manifest_entry(io, discard_deleted)
+
+
+@contextmanager
+def list_errors(what: str) -> Iterator[None]:
+    """Turn the error of a missing or damaged list of files into BrokenLake."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BrokenLake(f"a list of files is missing: {error}; {RESTORE}") from error
+    except _DAMAGED as error:
+        raise BrokenLake(f"{what}: a list of files is damaged: {error}; {RESTORE}") from error
 
 
 def facts_of(table: Table, stored: IcebergTable, file: DataFile) -> TableFile:
@@ -144,6 +174,35 @@ def facts_of(table: Table, stored: IcebergTable, file: DataFile) -> TableFile:
     )
 
 
+def rows_in(table: Table, io: FileIO, file: TableFile) -> int:
+    """Read a file to its end, compare the checksums of its pages, and return the number of its
+    rows. Raise BrokenLake if it is missing or damaged."""
+    assert isinstance(io, PyArrowFileIO)
+    scheme, netloc, path = io.parse_location(file.path)
+    with (
+        file_errors(table, path),
+        io.fs_by_scheme(scheme, netloc).open_input_file(path) as source,
+        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+    ):
+        return sum(batch.num_rows for batch in parquet.iter_batches())
+
+
+@contextmanager
+def file_errors(table: Table, path: str = "") -> Iterator[None]:
+    """Turn the error of a missing or damaged file into BrokenLake. The error names the file, unless
+    its path is given."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        what = path or str(error)
+        raise BrokenLake(f"{table.name}: a file is missing: {what}; {RESTORE_FILE}") from error
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        what = f"{path}: {error}" if path else f"{error}; `fairlead pipeline check` names it"
+        raise BrokenLake(f"{table.name}: a file is damaged: {what}; {RESTORE_FILE}") from error
+
+
 def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: str) -> Written:
     # The name of a partition is no part of the path: instants of a wrong clock have none.
     path = f"{stored.location()}/data/{name}-{uuid.uuid4().hex[:12]}.parquet"
@@ -157,6 +216,7 @@ def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: s
             coerce_timestamps="us",
             store_schema=False,
             metadata_collector=footers,
+            write_page_checksum=True,
         )
         size = stream.tell()
     facts = _facts(stored.schema(), rows, *footers)

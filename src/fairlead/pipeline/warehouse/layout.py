@@ -88,7 +88,7 @@ def check_columns(table: Table, found: Schema) -> None:
     if other := sorted({name for name, _ in stored.items() ^ wanted.items()}):
         raise BrokenLake(
             f"{table.name} has other columns than this Fairlead: {', '.join(map(repr, other))};"
-            " rename the table away, and build it again"
+            " undo the change that another engine or version has made to its columns"
         )
 
 

@@ -5,12 +5,23 @@ The library removes snapshots from the metadata, and never their files.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection
+from contextlib import suppress
+
 from pyarrow.fs import FileSelector, FileType
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestFile
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table.metadata import TableMetadata
+
+from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.warehouse.data_files import entries_of, lists_of
+
+_METADATA = ".metadata.json"
 
 
 def expired(metadata: TableMetadata, before_ms: int, replaced_before_ms: int) -> list[int]:
@@ -41,10 +52,10 @@ def reachable(stored: IcebergTable) -> set[str]:
     manifests: dict[str, ManifestFile] = {}
     for snapshot in metadata.snapshots:
         found.add(snapshot.manifest_list)
-        manifests |= {each.manifest_path: each for each in snapshot.manifests(stored.io)}
+        manifests |= {each.manifest_path: each for each in lists_of(snapshot, stored.io)}
     for path, manifest in manifests.items():
         found.add(path)
-        for entry in manifest.fetch_manifest_entry(stored.io, discard_deleted=True):
+        for entry in entries_of(manifest, stored.io):
             found.add(entry.data_file.file_path)
     return set(map(path_of, found))
 
@@ -55,26 +66,75 @@ def path_of(url: str) -> str:
     return PyArrowFileIO.parse_location(url)[2]
 
 
+def is_same_folder(one: str, other: str) -> bool:
+    """Return whether two URLs name the same folder, also by a link."""
+    a, b = path_of(one), path_of(other)
+    return a == b or (os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b))
+
+
 def unreachable(stored: IcebergTable, before: int) -> set[str]:
     """Return the files in the table's folder that its metadata does not lead to, written before
-    this instant (microseconds, by the clock of the files)."""
-    io = stored.io
+    this instant (microseconds, by the clock of the files). Raise BrokenLake if the folder has
+    metadata of a history that the catalog has lost, because all files of that history are such
+    files."""
+    found = files_in(stored.io, stored.location())
+    if not any(written < before for written in found.values()):
+        return set()
+    # Read the metadata only now, so that files that were committed meanwhile are known.
+    listed = reachable(stored.refresh())
+    unknown = {url for url in found if path_of(url) not in listed}
+    if lost := _lost_history(stored, unknown):
+        raise BrokenLake(
+            f"{lost}: the catalog of the lake does not know this history of the table, whose files"
+            " stay; run `fairlead pipeline restore`, or move the file away to give its rows up"
+        )
+    return {url for url in unknown if found[url] < before}
+
+
+def _lost_history(stored: IcebergTable, unknown: Collection[str]) -> str | None:
+    """Return a file with metadata of another table, or with metadata that follows some other of
+    these unknown files. A commit that was refused or cut off leaves neither."""
+    paths = set(map(path_of, unknown))
+    for url, metadata in sorted(metadata_of(stored.io, unknown).items()):
+        is_other = metadata.table_uuid != stored.metadata.table_uuid
+        before = [path_of(entry.metadata_file) for entry in metadata.metadata_log[-1:]]
+        if metadata.snapshots and (is_other or not paths.isdisjoint(before)):
+            return url
+    return None
+
+
+def files_in(io: FileIO, root: str) -> dict[str, int]:
+    """Return the URLs of the files in a folder, which may be missing, with the instant at which
+    each was written, in microseconds."""
     assert isinstance(io, PyArrowFileIO)
-    root = stored.location()
     scheme, netloc, folder = io.parse_location(root)
     listed = io.fs_by_scheme(scheme, netloc).get_file_info(
         FileSelector(folder, allow_not_found=True, recursive=True)
     )
-    old = {
-        root + info.path.removeprefix(folder)
+    return {
+        root + info.path.removeprefix(folder): info.mtime_ns // 1000
         for info in listed
-        if info.type == FileType.File and info.mtime_ns // 1000 < before
+        if info.type == FileType.File
     }
-    if not old:
-        return set()
-    # Read the metadata only now, so that files that were committed meanwhile are known.
-    listed = reachable(stored)
-    return {url for url in old if path_of(url) not in listed}
+
+
+def metadata_of(io: FileIO, urls: Collection[str]) -> dict[str, TableMetadata]:
+    """Return the readable metadata among these files, by URL."""
+    found = {}
+    for url in urls:
+        if url.endswith(_METADATA):
+            with suppress(ValidationError, ValueError, FileNotFoundError):
+                found[url] = FromInputFile.table_metadata(io.new_input(url))
+    return found
+
+
+def has_history(io: FileIO, root: str) -> bool:
+    """Return whether a folder has metadata of a table with a commit. A creation that was cut off
+    leaves metadata without one."""
+    return any(
+        url.endswith(_METADATA) and not url.rpartition("/")[2].startswith("00000-")
+        for url in files_in(io, root)
+    )
 
 
 def remove(io: FileIO, path: str) -> bool:

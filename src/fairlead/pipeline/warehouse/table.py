@@ -8,7 +8,6 @@ engines; the summary of a snapshot does not.
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,8 +22,10 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationError,
     ValidationException,
 )
+from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
@@ -33,7 +34,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
-from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.errors import RESTORE, BrokenLake
 from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import data_files, sweeping
@@ -62,6 +63,10 @@ PUBLISHED = "published"
 KNOWN_UNTIL = "fairlead.known"
 """Property of a snapshot of bronze: instant up to which it has the history, in microseconds.
 Without it, this is the instant of the commit."""
+
+IDENTITY = "fairlead.identity"
+"""Property of the lake, and of each table, from which a lost catalog gets it again: identity of the
+lake. Tombstones depend on it."""
 
 _SWEPT = "fairlead.swept"
 """Property: instant of the last sweep that `tend` made, in microseconds."""
@@ -97,13 +102,13 @@ class WarehouseTable:
     """Table of a lake."""
 
     def __init__(
-        self, catalog: Catalog, location: Location, table: Table, prepare: Callable[[], None]
+        self, catalog: Catalog, location: Location, table: Table, identity: Callable[[], str]
     ) -> None:
-        """prepare: creates the namespace."""
+        """identity: returns the identity of the lake, and creates the namespace."""
         self.table = table
         self._catalog = catalog
         self._location = location
-        self._prepare = prepare
+        self._identity = identity
         self._name = (NAMESPACE, flat_name(table))
 
     def state(self) -> TableState:
@@ -201,21 +206,33 @@ class WarehouseTable:
                     f" {part_name(self.table, each.number)}"
                 )
 
+        summary = _HOUSEKEEPING if is_housekeeping else {}
+        change = self._replacement(lambda file: file.part in names, written, summary)
+        return self._commit(seen, change, properties)
+
+    def _replacement(
+        self,
+        is_gone: Callable[[TableFile], bool],
+        written: Sequence[Written],
+        summary: dict[str, str],
+    ) -> Callable[[Transaction, IcebergTable], None]:
+        """Return a change that removes the files that meet a condition, and adds others."""
+
         def change(transaction: Transaction, stored: IcebergTable) -> None:
             snapshot = stored.current_snapshot()
             gone = [
                 entry.data_file
                 for entry in (data_files.entries(snapshot, stored.io) if snapshot else ())
-                if data_files.facts_of(self.table, stored, entry.data_file).part in names
+                if is_gone(data_files.facts_of(self.table, stored, entry.data_file))
             ]
-            update = transaction.update_snapshot(_HOUSEKEEPING if is_housekeeping else {})
+            update = transaction.update_snapshot(summary)
             with update.overwrite() if gone else update.merge_append() as files:
                 for file in gone:
                     files.delete_data_file(file)
                 for each in written:
                     files.append_data_file(data_files.as_data_file(stored, each))
 
-        return self._commit(seen, change, properties)
+        return change
 
     def rewrite(
         self,
@@ -234,6 +251,23 @@ class WarehouseTable:
             if self.replace(parts, written, seen):
                 return
             self.take_away(written)
+
+    def drop_damaged(self) -> int:
+        """Remove the missing and damaged files of the present snapshot from the table; return the
+        number of their rows, which are lost. Raise BrokenLake, StoreUnavailable."""
+        while True:
+            seen = self.state()
+            bad = [file for file in self.files(seen=seen) if self._is_damaged(seen, file)]
+            change = self._replacement(bad.__contains__, [], {})
+            if not bad or self._commit(seen, change, {}):
+                return sum(file.rows for file in bad)
+
+    def _is_damaged(self, seen: TableState, file: TableFile) -> bool:
+        assert seen.stored is not None
+        try:
+            return data_files.rows_in(self.table, seen.stored.io, file) != file.rows
+        except BrokenLake:
+            return True
 
     def take_away(self, written: Iterable[Written]) -> None:
         """Remove files of a refused commit. Remove them at once, because they may contain rows of
@@ -300,18 +334,9 @@ class WarehouseTable:
         files = self.files(parts, snapshot, seen)
         if seen.stored is None or not files:
             return pa.schema([schema.field(name) for name in wanted]).empty_table()
-        try:
+        with catalog_errors(self._location), data_files.file_errors(self.table):
             rows = self.dataset(seen.stored, files, schema, encoded)
             return rows.to_table(columns=wanted, filter=where)
-        except FileNotFoundError as error:
-            raise BrokenLake(
-                f"{self.table.name}: a file of the present snapshot is missing: {error}; restore it"
-            ) from error
-        except pa.ArrowInvalid as error:
-            raise BrokenLake(
-                f"a file of table {self.table.name} is damaged: {error}; restore it from a copy of"
-                " the lake"
-            ) from error
 
     def dataset(
         self,
@@ -320,15 +345,20 @@ class WarehouseTable:
         schema: pa.Schema,
         encoded: Collection[str] = (),
     ) -> ds.Dataset:
-        """Return these files as a dataset of PyArrow, of which none is opened yet."""
+        """Return these files as a dataset of PyArrow, of which none is opened yet. Reading them
+        compares the checksums of pages. Raise BrokenLake if the first file is missing."""
         io = stored.io
         assert isinstance(io, PyArrowFileIO)
         scheme, netloc, _ = io.parse_location(files[0].path)
         paths = [io.parse_location(file.path)[2] for file in files]
-        parquet = ds.ParquetFileFormat(dictionary_columns=set(encoded))
-        return ds.dataset(
-            paths, schema=schema, format=parquet, filesystem=io.fs_by_scheme(scheme, netloc)
+        scan = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        parquet = ds.ParquetFileFormat(
+            dictionary_columns=set(encoded), default_fragment_scan_options=scan
         )
+        with data_files.file_errors(self.table):
+            return ds.dataset(
+                paths, schema=schema, format=parquet, filesystem=io.fs_by_scheme(scheme, netloc)
+            )
 
     def changed(self, since: int, until: int | None = None) -> set[str] | None:
         """Return the partitions whose files differ between the snapshots `since` and `until`
@@ -345,9 +375,9 @@ class WarehouseTable:
                 data_files.facts_of(self.table, stored, entry.data_file).part
                 for snapshot in between
                 if not made_by_housekeeping(snapshot)
-                for manifest in snapshot.manifests(stored.io)
+                for manifest in data_files.lists_of(snapshot, stored.io)
                 if manifest.added_snapshot_id == snapshot.snapshot_id
-                for entry in manifest.fetch_manifest_entry(stored.io, discard_deleted=False)
+                for entry in data_files.entries_of(manifest, stored.io, discard_deleted=False)
                 if entry.status != ManifestEntryStatus.EXISTING
                 and entry.snapshot_id == snapshot.snapshot_id
             }
@@ -474,24 +504,21 @@ class WarehouseTable:
         )
         with catalog_errors(self._location):
             try:
-                change(transaction, stored)
-                news = {name: value for name, value in properties.items() if value is not None}
-                gone = [
-                    name
-                    for name, value in properties.items()
-                    if value is None and name in stored.properties
-                ]
-                if news:
-                    transaction.set_properties(news)
-                if gone:
-                    transaction.remove_properties(*gone)
-                transaction.commit_transaction()
+                with data_files.list_errors(self.table.name):
+                    change(transaction, stored)
+                    news = {name: value for name, value in properties.items() if value is not None}
+                    gone = (properties.keys() - news.keys()) & stored.properties.keys()
+                    if news:
+                        transaction.set_properties(news)
+                    if gone:
+                        transaction.remove_properties(*sorted(gone))
+                    transaction.commit_transaction()
             except (CommitFailedException, ValidationException):
                 return False
-            except FileNotFoundError as error:  # a list of files that `seen` names
+            except BrokenLake:  # also a list of files that `seen` names
                 if self.state().snapshot != seen.snapshot:
                     return False
-                raise BrokenLake(f"{self.table.name}: {error}; restore this file") from error
+                raise
         return True
 
     def _has_no_retries(self, stored: IcebergTable) -> bool:
@@ -517,31 +544,24 @@ class WarehouseTable:
                     # The metadata was superseded ten times between two reads, or is lost.
                     if not self._is_moving():
                         raise BrokenLake(
-                            f"{self.table.name}: the metadata that its catalog names is missing;"
-                            f" {self._cure_of_loss(str(error))}"
+                            f"{self.table.name}: the metadata that its catalog names is missing:"
+                            f" {error}; {RESTORE}"
                         ) from None
+                except (ValidationError, ValueError) as error:
+                    raise BrokenLake(
+                        f"{self.table.name}: its metadata is damaged; {RESTORE}"
+                    ) from error
 
     def _refuse_copy(self, stored: IcebergTable) -> None:
         """Raise BrokenLake if the files of the table are in another lake, of which this one is a
         copy: both would write there, and remove files of each other."""
-        old, _, _ = sweeping.path_of(stored.location()).rpartition(f"/{NAMESPACE}/")
-        new = sweeping.path_of(self._location.lake)
-        if old != new and not (os.path.exists(old) and os.path.samefile(old, new)):
+        old, new = stored.location(), self._location.url_of(self.table)
+        if not sweeping.is_same_folder(old, new):
             raise BrokenLake(
-                f"{self.table.name}: the lake at {new} is a copy, and its files name {old}, where"
-                f" they were first; use --lake {old}, or export the history into a new lake"
+                f"{self.table.name}: the lake at {self._location.shown} was moved or copied, and"
+                f" its files name {sweeping.path_of(old)}; run `fairlead pipeline restore` while"
+                " nobody writes to it"
             )
-
-    def _cure_of_loss(self, error: str) -> str:
-        """Return what to do about lost metadata, by the error that has its path in quotes."""
-        path, _, _ = error.partition(f"/{NAMESPACE}/{self._name[1]}/")
-        old, new = path.partition("'")[2], self._location.folder
-        if new is None or not old or old == str(new):
-            return "restore the files of the lake"
-        return (
-            f"it was at {old}, and the lake is at {new} now, but its files name their first folder:"
-            f" move it back, or make {old} a link to {new} and give --lake {old}"
-        )
 
     def _is_moving(self) -> bool:
         try:
@@ -554,16 +574,22 @@ class WarehouseTable:
         """Return the table, created if missing."""
         if (found := self._load()) is not None:
             return found
-        self._prepare()
+        properties = properties_of(self.table) | {IDENTITY: self._identity()}
+        url = self._location.url_of(self.table)
+        if (
+            sweeping.has_history(load_file_io(self._catalog.properties, url), url)
+            and self._load() is None
+        ):
+            raise BrokenLake(f"{self.table.name}: its catalog has lost it; {RESTORE}")
         schema = schema_of(self.table)
         with catalog_errors(self._location):
             try:
                 return self._catalog.create_table(
                     self._name,
                     schema,
-                    self._location.url_of(self.table),
+                    url,
                     spec_of(self.table, schema),
-                    properties=properties_of(self.table),
+                    properties=properties,
                 )
             except (TableAlreadyExistsError, IntegrityError):
                 return self._catalog.load_table(self._name)

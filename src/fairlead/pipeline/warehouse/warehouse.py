@@ -10,17 +10,21 @@ from functools import cached_property
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, RESTError
+from pyiceberg.io import load_file_io
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from fairlead.data_folder import check_folder
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import durable
+from fairlead.pipeline.errors import RESTORE, BrokenLake
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.failures import catalog_errors, cause_of
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, Location
-from fairlead.pipeline.warehouse.table import WarehouseTable
+from fairlead.pipeline.warehouse.sweeping import has_history
+from fairlead.pipeline.warehouse.table import IDENTITY, WarehouseTable
 
-_IDENTITY = "fairlead.identity"
+_READER = "fairlead.reader"
+"""Property of a copy of a lake: its name as a reader of stores, which is not its identity."""
 
 
 class Warehouse:
@@ -42,18 +46,20 @@ class Warehouse:
         file = location.catalog_file
         with _folder_errors(location):
             if file is not None and not file.exists():
+                _refuse_lost_tables(location)
                 raise missing
         found = cls(location)
         with catalog_errors(location):
             try:
                 found.catalog.load_namespace_properties(NAMESPACE)
             except NoSuchNamespaceError:
+                _refuse_lost_tables(location)
                 raise missing from None
         return found
 
     def table(self, table: Table) -> WarehouseTable:
         """Return a table of the lake."""
-        return WarehouseTable(self.catalog, self.location, table, self._ensure)
+        return WarehouseTable(self.catalog, self.location, table, lambda: self.identity)
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -83,13 +89,13 @@ class Warehouse:
         StoreUnavailable."""
         self._ensure()
         with catalog_errors(self.location):
-            found = self.catalog.load_namespace_properties(NAMESPACE).get(_IDENTITY)
+            found = self.catalog.load_namespace_properties(NAMESPACE).get(IDENTITY)
             if found is None:
                 # Another engine has created the namespace.
                 self.catalog.update_namespace_properties(
-                    NAMESPACE, updates={_IDENTITY: uuid.uuid4().hex}
+                    NAMESPACE, updates={IDENTITY: uuid.uuid4().hex}
                 )
-                found = self.catalog.load_namespace_properties(NAMESPACE)[_IDENTITY]
+                found = self.catalog.load_namespace_properties(NAMESPACE)[IDENTITY]
         return str(found)
 
     @property
@@ -100,16 +106,32 @@ class Warehouse:
     @property
     def reader(self) -> str:
         """Name of the lake as a reader of stores."""
-        return f"lake {self.identity}"
+        identity = self.identity
+        with catalog_errors(self.location):
+            properties = self.catalog.load_namespace_properties(NAMESPACE)
+        return f"lake {properties.get(_READER, identity)}"
+
+    def restore(self, identity: str | None, is_copy: bool) -> None:
+        """Create the namespace of a lost catalog, with the identity of its tables (None: a new
+        one). A copy becomes a reader of its own."""
+        properties = {IDENTITY: identity or uuid.uuid4().hex}
+        with catalog_errors(self.location):
+            self.catalog.create_namespace_if_not_exists(NAMESPACE, properties)
+            if is_copy:
+                self.catalog.update_namespace_properties(
+                    NAMESPACE, updates={_READER: uuid.uuid4().hex}
+                )
 
     def _ensure(self) -> None:
-        """Create the namespace with a new identity, by whichever process is first."""
+        """Create the namespace with a new identity, by whichever process is first. Raise
+        BrokenLake if the catalog has lost the tables of the lake."""
         with catalog_errors(self.location):
             try:
                 self.catalog.load_namespace_properties(NAMESPACE)
             except NoSuchNamespaceError:
+                _refuse_lost_tables(self.location, self.catalog)
                 with suppress(NamespaceAlreadyExistsError, IntegrityError):
-                    self.catalog.create_namespace(NAMESPACE, {_IDENTITY: uuid.uuid4().hex})
+                    self.catalog.create_namespace(NAMESPACE, {IDENTITY: uuid.uuid4().hex})
 
     def _prepare_folder(self) -> None:
         folder, file = self.location.folder, self.location.catalog_file
@@ -123,6 +145,15 @@ class Warehouse:
                 if not file.exists():
                     # SQLite itself gives a group no right to write.
                     file.touch()
+
+
+def _refuse_lost_tables(location: Location, catalog: Catalog | None = None) -> None:
+    """Raise BrokenLake if there are tables at the location; not if another process has made them
+    in the catalog meanwhile."""
+    if has_history(load_file_io(location.pyiceberg(), location.tables), location.tables) and (
+        catalog is None or not catalog.namespace_exists(NAMESPACE)
+    ):
+        raise BrokenLake(f"the catalog of lake {location.shown} has lost its tables; {RESTORE}")
 
 
 @contextmanager
