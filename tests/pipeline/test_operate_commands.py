@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.commands import access
 from fairlead.pipeline.definitions.backlog import BACKLOG
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt
@@ -103,6 +107,24 @@ def test_a_copy_of_a_lake_is_refused_and_leaves_the_lake_as_it_was(
     assert sorted(old.rglob("*")) == before
     link.symlink_to(old)
     assert "2" in ran("sql", "select count(*) as n from bronze.attempts", "--lake", str(link))
+
+
+def test_an_error_of_spark_is_one_line_with_its_first_cause(
+    lake: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = (
+        "An error occurred while calling o8.overwrite.\n: org.apache.spark.SparkException: aborted\n"
+        "\tat java.base/java.lang.Thread.run(Thread.java)\n"
+        "Caused by: org.apache.iceberg.exceptions.CommitFailedException: metadata has changed\n"
+    )
+
+    def fails(*_: object) -> None:
+        raise PySparkException(trace)
+
+    monkeypatch.setattr(access, "session_of", lambda *_: nullcontext(SimpleNamespace(version="4")))
+    monkeypatch.setattr("fairlead.pipeline.jobs.build.build", fails)
+    (line,) = ran("build", code=1).splitlines()
+    assert "Spark failed: metadata has changed; run the command again" in line
 
 
 def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:

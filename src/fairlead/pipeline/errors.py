@@ -7,6 +7,9 @@ import sys
 
 from fairlead.errors import FairleadError
 
+_CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
+"""Messages of the errors in a trace of Java, the first cause last."""
+
 _OURS = re.compile(r"(fairlead(?:\.[a-z_]+)+)\.(\w+): (.+)")
 
 RESTORE = "restore the files of the lake from a copy, or run `fairlead pipeline restore`"
@@ -43,3 +46,8 @@ def fairlead_error(error: Exception) -> FairleadError | None:
         if isinstance(kind, type) and issubclass(kind, FairleadError):
             return kind(text.strip())
     return None
+
+
+def java_cause(error: Exception) -> str:
+    """Return the message of the first cause of an error of Spark."""
+    return str((_CAUSE.findall(str(error)) or str(error).splitlines())[-1])

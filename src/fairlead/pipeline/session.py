@@ -91,6 +91,7 @@ def session(
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.parquet.compression.codec": "zstd",
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # Spark writes them by default
         # A build has more than the default 100 pieces of generated code; a full cache would compile
         # all of them again.
         "spark.sql.codegen.cache.maxEntries": "2000",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from fairlead.config import Settings, catalog_of, lake_of
 from fairlead.connect import ordered_store, task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
+from fairlead.pipeline.errors import BrokenLake, java_cause
 from fairlead.urls import hide_urls
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from fairlead.pipeline.export_runs import RunExporter
     from fairlead.pipeline.jobs.build import JobContext
     from fairlead.pipeline.warehouse.warehouse import Warehouse
+
+log = logging.getLogger("fairlead.pipeline")
 
 
 def url_of(url: str | None) -> str:
@@ -70,13 +74,24 @@ def session_of(options: SparkOptions, warehouse: Warehouse | None = None) -> Ite
 
 @contextmanager
 def job_on(options: TableOptions) -> Iterator[JobContext]:
-    """Start the Spark session of a job on an existing lake. Raise ConfigurationError."""
+    """Start the Spark session of a job on an existing lake. Raise ConfigurationError, and
+    BrokenLake with the cause of an error of Spark."""
     _settings(options.spark)  # complain about them first
     warehouse = existing_lake(options.lake, options.catalog)
     with session_of(options.spark, warehouse) as spark:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         from fairlead.pipeline.jobs.build import JobContext
 
-        yield JobContext(spark, warehouse, SYSTEM_CLOCK)
+        try:
+            yield JobContext(spark, warehouse, SYSTEM_CLOCK)
+        except (PySparkException, Py4JError) as error:
+            log.debug("Spark failed", exc_info=error)
+            raise BrokenLake(
+                f"Spark failed: {java_cause(error)}; run the command again if another job wrote to"
+                " the lake meanwhile, and otherwise `fairlead pipeline check`, which names damage"
+            ) from error
 
 
 def _settings(options: SparkOptions) -> dict[str, str]:

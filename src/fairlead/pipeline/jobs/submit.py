@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.bulk.options import BulkOptions
-from fairlead.pipeline.errors import RefusedRows
+from fairlead.pipeline.errors import RefusedRows, java_cause
 from fairlead.pipeline.submit import bulk_submit
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ FORMATS = {
     ".csv": "csv",
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
 }
-_CAUSE = re.compile(r"^(?:Caused by: )?[\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
-"""Messages of the errors in a trace of Java, the first cause last."""
 _VALUES = {"parquet": "typed", "csv": "text", "json": "json"}
 
 
@@ -101,8 +98,8 @@ def run_submit(spark: SparkSession, submission: FileSubmission) -> SubmissionTot
     try:
         return bulk_submit(read(spark, submission), **submission.options)
     except (PySparkException, Py4JError) as error:
-        causes = _CAUSE.findall(str(error)) or str(error).splitlines()
-        raise RefusedRows(f"{submission.file}: nothing was submitted: {causes[-1]}") from error
+        cause = java_cause(error)
+        raise RefusedRows(f"{submission.file}: nothing was submitted: {cause}") from error
 
 
 def read(spark: SparkSession, submission: FileSubmission) -> DataFrame:
