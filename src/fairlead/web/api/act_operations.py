@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from fairlead.model import TaskRecord
 from fairlead.operate.actions import Preview
-from fairlead.operate.changes import SetLimits, SetWeights
+from fairlead.operate.changes import MOST_KEYS, SetLimits, SetWeights
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.actions import BulkAction
+from fairlead.operate.store.policies import SwitchMode
 from fairlead.operate.tenants import MatchingTenants, matching_tenants
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.api import bodies, documents
-from fairlead.web.api.bodies import VALUES, change_of, filters_of_body
-from fairlead.web.api.operations import MOST_ID, Act
+from fairlead.web.api.bodies import (
+    VALUES,
+    Body,
+    Slots,
+    Text,
+    Version,
+    Weight,
+    Why,
+    change_of,
+    filters_of_body,
+)
+from fairlead.web.api.operations import MOST_ID, Act, act
 from fairlead.web.api.reads import shown_action
 from fairlead.web.inputs import BadInput
 from fairlead.web.masking import check_search
@@ -29,6 +43,10 @@ _EFFECTS = {
     "cancel": "End {} as CANCELLED; running handlers are stopped.",
     "fail": "End {} as FAILED.",
 }
+
+ACTS: list[Act] = []
+"""All operations that change something."""
+_act = partial(act, ACTS)
 
 
 # tasks --------------------------------------------------------------------------------------------
@@ -144,6 +162,10 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
     )
 
 
+for verb in VALUES:
+    ACTS += _on_tasks(verb)
+
+
 # bulk actions -------------------------------------------------------------------------------------
 
 
@@ -163,13 +185,17 @@ def _allowed(page: Page) -> int:
     return id
 
 
-def _interrupt(page: Page, _: Any) -> BulkAction:
+@_act("/actions/{id}/interrupt", action="cancel", scoped=True)
+def interrupt_action(page: Page) -> BulkAction:
+    """Stop a bulk action after its present batch."""
     id, tenants = _allowed(page), page.access.tenants
     done = page.management.actions.interrupt(id, actor=page.access.name, tenants=tenants)
     return shown_action(done)
 
 
-def _resume(page: Page, _: Any) -> BulkAction:
+@_act("/actions/{id}/resume", action="retry", scoped=True)
+def resume_action(page: Page) -> BulkAction:
+    """Let a worker go on with a bulk action. Needs the action of its change too."""
     id, tenants = _allowed(page), page.access.tenants
     done = page.management.actions.resume(
         id, actor=page.access.name, is_here=False, tenants=tenants
@@ -177,60 +203,156 @@ def _resume(page: Page, _: Any) -> BulkAction:
     return shown_action(done)
 
 
-# queues, periodic tasks, policies -----------------------------------------------------------------
+# queues -------------------------------------------------------------------------------------------
 
 
-def _tenants(page: Page, body: bodies.ChosenTenants) -> MatchingTenants:
-    """Return the tenants that a body is about, each once. Raise BadInput."""
-    if (body.names is None) is (body.matching is None):
-        raise BadInput("give names, or matching")
-    if body.matching is None:
-        names = list(dict.fromkeys(body.names or ()))
-        return MatchingTenants(names=names, is_sample=False)
-    return matching_tenants(
-        page.context, queue=body.matching.queue, search=body.matching.search, facts=page.facts
-    )
+@_act("/queues/pause", action="pause")
+def pause_queue(page: Page, *, queue: Text) -> None:
+    """Start no further tasks of a queue, in the whole cluster."""
+    page.management.pause(queue, actor=page.access.name)
 
 
-def _set_weights(page: Page, body: bodies.NewWeights) -> BulkAction:
-    names = tuple(_tenants(page, body).names)
-    change = SetWeights(queue=body.queue, keys=names, weight=body.weight, actor=page.access.name)
+@_act("/queues/resume", action="pause")
+def resume_queue(page: Page, *, queue: Text) -> None:
+    """Start tasks of a queue again."""
+    page.management.unpause(queue, actor=page.access.name)
+
+
+@_act("/queues/weight", action="weight")
+def set_weight(page: Page, *, queue: Text, fairness_key: Text, weight: Weight | None) -> None:
+    """Set the weight of a fairness key in a queue; null returns to the weights of its tasks."""
+    page.management.set_weight(queue, fairness_key, weight, actor=page.access.name)
+
+
+@_act("/queues/limit", action="limit")
+def set_limit(page: Page, *, queue: Text, fairness_key: Text, limit: Slots | None) -> None:
+    """Set how many tasks of a fairness key each node runs at once; null lifts the limit."""
+    page.management.set_limit(queue, fairness_key, limit, actor=page.access.name)
+
+
+# tenants ------------------------------------------------------------------------------------------
+
+
+class TenantSearch(Body, frozen=True, kw_only=True):
+    """All tenants with a part of `queue`, and with `search` in their names; an absent one selects
+    any."""
+
+    queue: Text | None = None
+    search: Text | None = None
+
+
+Names = Annotated[list[Text], Meta(min_length=1, max_length=MOST_KEYS)]
+
+
+@_act("/tenants/weight", action="weight", status=202)
+def weight_tenants(
+    page: Page,
+    *,
+    queue: Text,
+    weight: Weight | None,
+    names: Names | None = None,
+    matching: TenantSearch | None = None,
+) -> BulkAction:
+    """Set the weight of tenants in a queue; null clears it. A worker does it in batches."""
+    keys = tuple(_chosen(page, names, matching).names)
+    change = SetWeights(queue=queue, keys=keys, weight=weight, actor=page.access.name)
     return shown_action(page.management.actions.ask(change))
 
 
-def _set_limits(page: Page, body: bodies.NewLimits) -> BulkAction:
-    names = tuple(_tenants(page, body).names)
-    change = SetLimits(queue=body.queue, keys=names, limit=body.limit, actor=page.access.name)
+@_act("/tenants/limit", action="limit", status=202)
+def limit_tenants(
+    page: Page,
+    *,
+    queue: Text,
+    limit: Slots | None,
+    names: Names | None = None,
+    matching: TenantSearch | None = None,
+) -> BulkAction:
+    """Set the limit of tenants in a queue; null clears it. A worker does it in batches."""
+    keys = tuple(_chosen(page, names, matching).names)
+    change = SetLimits(queue=queue, keys=keys, limit=limit, actor=page.access.name)
     return shown_action(page.management.actions.ask(change))
 
 
-def _preview_tenants(page: Page, body: bodies.ChosenTenants) -> documents.TenantPreview:
-    found = _tenants(page, body)
+@_act("/tenants/weight/preview", action="weight", name="preview_weight_tenants")
+@_act("/tenants/limit/preview", action="limit", name="preview_limit_tenants")
+def preview_tenants(
+    page: Page, *, names: Names | None = None, matching: TenantSearch | None = None
+) -> documents.TenantPreview:
+    """Count the tenants that would be changed. Changes nothing."""
+    found = _chosen(page, names, matching)
     return documents.TenantPreview(
         number=len(found.names), first=found.names[:5], is_sample=found.is_sample
     )
 
 
-def _run_periodic(page: Page, body: bodies.PeriodicName) -> documents.Submitted:
-    handle = page.management.periodic.run(body.name, actor=page.access.name)
-    return documents.Submitted(id=handle.id)
+def _chosen(page: Page, names: list[str] | None, matching: TenantSearch | None) -> MatchingTenants:
+    """Return the tenants that are named, each once, or that a search finds. Raise BadInput."""
+    if names is not None and matching is None:
+        return MatchingTenants(names=list(dict.fromkeys(names)), is_sample=False)
+    if names is not None or matching is None:
+        raise BadInput("give names, or matching")
+    return matching_tenants(
+        page.context, queue=matching.queue, search=matching.search, facts=page.facts
+    )
 
 
-def _approve(page: Page, body: bodies.Approval) -> None:
+# periodic tasks and policies ----------------------------------------------------------------------
+
+
+@_act("/periodic/run", action="periodic")
+def run_periodic(page: Page, *, name: Text) -> documents.Submitted:
+    """Submit the task of a periodic task once, now."""
+    return documents.Submitted(id=page.management.periodic.run(name, actor=page.access.name).id)
+
+
+@_act("/periodic/pause", action="periodic")
+def pause_periodic(page: Page, *, name: Text) -> None:
+    """Submit no slot of a periodic task until it is resumed."""
+    page.management.periodic.pause(name, actor=page.access.name)
+
+
+@_act("/periodic/resume", action="periodic")
+def resume_periodic(page: Page, *, name: Text) -> None:
+    """Submit the slots of a periodic task again."""
+    page.management.periodic.resume(name, actor=page.access.name)
+
+
+@_act("/periodic/remove", action="periodic")
+def remove_periodic(page: Page, *, name: Text) -> None:
+    """Remove a periodic task that no worker declares."""
+    page.management.periodic.remove(name, actor=page.access.name)
+
+
+@_act("/policies/approve", action="policy")
+def approve_policy(page: Page, *, version: Version, why: Why) -> None:
+    """Keep the version that is in force after its canary window."""
     management = PolicyManagement(page.context)
-    management.policy(_version(body.version))
-    management.keep(_version(body.version), f"approved by {page.access.name}: {body.why}")
+    management.policy(_version(version))
+    management.keep(_version(version), f"approved by {page.access.name}: {why}")
 
 
-def _roll_back(page: Page, body: bodies.Rollback) -> documents.PublishedPolicy:
+@_act("/policies/roll-back", action="policy")
+def roll_back_policy(
+    page: Page, *, to: Version, queue: Text, why: Why
+) -> documents.PublishedPolicy:
+    """Put the weights of an earlier version back in force, or the declared ones for "0"."""
     version = PolicyManagement(page.context).roll_back_to(
-        _version(body.to), page.access.name, body.why, body.queue
+        _version(to), page.access.name, why, queue
     )
     return documents.PublishedPolicy(version=version)
 
 
-def _switch_on(page: Page, body: bodies.SwitchedQueue) -> documents.Done:
-    done = PolicyManagement(page.context).switch_on(body.queue, author=page.access.name)
+@_act("/policies/switch", action="policy")
+def switch_tuning(page: Page, *, mode: SwitchMode, queue: Text = "", why: Why) -> None:
+    """Set the kill switch of a queue, or of all."""
+    PolicyManagement(page.context).switch(mode, page.access.name, why, queue)
+
+
+@_act("/policies/switch-on", action="policy")
+def switch_on_tuning(page: Page, *, queue: Text = "") -> documents.Done:
+    """Remove the kill switch of a queue, or of all; `done` says whether one was set."""
+    done = PolicyManagement(page.context).switch_on(queue, author=page.access.name)
     return documents.Done(done=done)
 
 
@@ -238,161 +360,3 @@ def _version(text: str) -> int:
     if int(text) > MOST_ID:
         raise BadInput(f"version {text}: use a version of the list")
     return int(text)
-
-
-ACTS: tuple[Act, ...] = (
-    *(act for verb in VALUES for act in _on_tasks(verb)),
-    Act(
-        "interrupt_action",
-        "/actions/{id}/interrupt",
-        "Stop a bulk action after its present batch.",
-        "cancel",
-        None,
-        _interrupt,
-        BulkAction,
-        scoped=True,
-    ),
-    Act(
-        "resume_action",
-        "/actions/{id}/resume",
-        "Let a worker go on with a bulk action. Needs the action of its change too.",
-        "retry",
-        None,
-        _resume,
-        BulkAction,
-        scoped=True,
-    ),
-    Act(
-        "pause_queue",
-        "/queues/pause",
-        "Start no further tasks of a queue, in the whole cluster.",
-        "pause",
-        bodies.QueueName,
-        lambda page, body: page.management.pause(body.queue, actor=page.access.name),
-    ),
-    Act(
-        "resume_queue",
-        "/queues/resume",
-        "Start tasks of a queue again.",
-        "pause",
-        bodies.QueueName,
-        lambda page, body: page.management.unpause(body.queue, actor=page.access.name),
-    ),
-    Act(
-        "set_weight",
-        "/queues/weight",
-        "Set the weight of a fairness key in a queue, or return to the weights of its tasks.",
-        "weight",
-        bodies.NewWeight,
-        lambda page, body: page.management.set_weight(
-            body.queue, body.fairness_key, body.weight, actor=page.access.name
-        ),
-    ),
-    Act(
-        "set_limit",
-        "/queues/limit",
-        "Set how many tasks of a fairness key each node runs at once, or lift the limit.",
-        "limit",
-        bodies.NewLimit,
-        lambda page, body: page.management.set_limit(
-            body.queue, body.fairness_key, body.limit, actor=page.access.name
-        ),
-    ),
-    *(
-        act
-        for verb, body, respond in (
-            ("weight", bodies.NewWeights, _set_weights),
-            ("limit", bodies.NewLimits, _set_limits),
-        )
-        for act in (
-            Act(
-                f"{verb}_tenants",
-                f"/tenants/{verb}",
-                f"Set the {verb} of tenants in a queue, or clear it. A worker does it in batches.",
-                verb,
-                body,
-                respond,
-                BulkAction,
-                202,
-            ),
-            Act(
-                f"preview_{verb}_tenants",
-                f"/tenants/{verb}/preview",
-                f"Count the tenants whose {verb} would be set. Changes nothing.",
-                verb,
-                bodies.ChosenTenants,
-                _preview_tenants,
-                documents.TenantPreview,
-            ),
-        )
-    ),
-    Act(
-        "run_periodic",
-        "/periodic/run",
-        "Submit the task of a periodic task once, now.",
-        "periodic",
-        bodies.PeriodicName,
-        _run_periodic,
-        documents.Submitted,
-    ),
-    Act(
-        "pause_periodic",
-        "/periodic/pause",
-        "Submit no slot of a periodic task until it is resumed.",
-        "periodic",
-        bodies.PeriodicName,
-        lambda page, body: page.management.periodic.pause(body.name, actor=page.access.name),
-    ),
-    Act(
-        "resume_periodic",
-        "/periodic/resume",
-        "Submit the slots of a periodic task again.",
-        "periodic",
-        bodies.PeriodicName,
-        lambda page, body: page.management.periodic.resume(body.name, actor=page.access.name),
-    ),
-    Act(
-        "remove_periodic",
-        "/periodic/remove",
-        "Remove a periodic task that no worker declares.",
-        "periodic",
-        bodies.PeriodicName,
-        lambda page, body: page.management.periodic.remove(body.name, actor=page.access.name),
-    ),
-    Act(
-        "approve_policy",
-        "/policies/approve",
-        "Keep the version that is in force after its canary window.",
-        "policy",
-        bodies.Approval,
-        _approve,
-    ),
-    Act(
-        "roll_back_policy",
-        "/policies/roll-back",
-        "Put the weights and limits of an earlier version back in force, as a new version.",
-        "policy",
-        bodies.Rollback,
-        _roll_back,
-        documents.PublishedPolicy,
-    ),
-    Act(
-        "switch_tuning",
-        "/policies/switch",
-        "Set the kill switch of a queue, or of all.",
-        "policy",
-        bodies.NewSwitch,
-        lambda page, body: PolicyManagement(page.context).switch(
-            body.mode, page.access.name, body.why, body.queue
-        ),
-    ),
-    Act(
-        "switch_on_tuning",
-        "/policies/switch-on",
-        "Remove the kill switch of a queue, or the one of all; `done` says whether one was set.",
-        "policy",
-        bodies.SwitchedQueue,
-        _switch_on,
-    ),
-)
-"""All operations that change something."""

@@ -13,21 +13,20 @@ from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, State
 from fairlead.operate.batches import MOST_CHANGED
 from fairlead.operate.changes import (
     CHANGES,
-    MOST_KEYS,
     Change,
     NewValues,
     Reschedule,
     Resume,
 )
 from fairlead.operate.filters import TaskFilters, instant
-from fairlead.operate.store.policies import SwitchMode
-from fairlead.web.sharded_queues import MOST_LETTERS
 
 Text = Annotated[str, Meta(max_length=values.MOST_KEY_BYTES)]
 Moment = Annotated[datetime, Meta(tz=True, description="An instant with its offset (ISO 8601).")]
 Age = Annotated[int, Meta(ge=0, le=10 * 365 * 86_400, description="Seconds.")]
 Version = Annotated[str, Meta(pattern="^[0-9]{1,19}$")]
 Why = Annotated[str, Meta(min_length=1, max_length=500)]
+Weight = Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)]
+Slots = Annotated[int, Meta(ge=1, le=values.MOST_COUNT, description="Tasks at once on each node.")]
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,108 +148,3 @@ def _body(name: str, kind: type[Body], *fields: Any) -> type[Body]:
     )
     made.__doc__ = kind.__doc__
     return cast(type[Body], made)
-
-
-# other actions ------------------------------------------------------------------------------------
-
-
-class QueueName(Body, frozen=True, kw_only=True):
-    """Name of a queue."""
-
-    queue: Text
-
-
-class NewWeight(Body, frozen=True, kw_only=True):
-    """Weight of a fairness key in a queue; null returns to the weights of its tasks."""
-
-    queue: Text
-    fairness_key: Text
-    weight: Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] | None
-
-
-class NewLimit(Body, frozen=True, kw_only=True):
-    """Tasks of a fairness key that each node runs at once in a queue; null lifts the limit."""
-
-    queue: Text
-    fairness_key: Text
-    limit: Annotated[int, Meta(ge=1, le=values.MOST_COUNT)] | None
-
-
-class TenantSearch(Body, frozen=True, kw_only=True):
-    """All tenants with a part of `queue`, and with `search` in their names; an absent one selects
-    any."""
-
-    queue: Text | None = None
-    search: Text | None = None
-
-
-class ChosenTenants(Body, frozen=True, kw_only=True):
-    """Tenants: those of `names`, or all that `matching` finds. Give one of both."""
-
-    names: Annotated[list[Text], Meta(min_length=1, max_length=MOST_KEYS)] | None = None
-    matching: TenantSearch | None = None
-
-
-class NewWeights(ChosenTenants, frozen=True, kw_only=True):
-    """Weight of each of these tenants in a queue; null returns to the weights of their tasks."""
-
-    queue: Text
-    weight: Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] | None
-
-
-class NewLimits(ChosenTenants, frozen=True, kw_only=True):
-    """Tasks with exactly the key of the tenant that each node runs at once in a queue; null lifts
-    the limits."""
-
-    queue: Text
-    limit: Annotated[int, Meta(ge=1, le=values.MOST_COUNT)] | None
-
-
-class DeadLetters(Body, frozen=True, kw_only=True):
-    """Dead letters of a sharded queue."""
-
-    name: Text
-    ids: Annotated[list[Text], Meta(min_length=1, max_length=MOST_LETTERS)]
-
-
-class ShardKeyWeight(Body, frozen=True, kw_only=True):
-    """Weight of a shard key of a sharded queue; null returns to the weights of its messages."""
-
-    name: Text
-    shard_key: Text
-    weight: Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] | None
-
-
-class PeriodicName(Body, frozen=True, kw_only=True):
-    """Name of a periodic task."""
-
-    name: Text
-
-
-class Approval(Body, frozen=True, kw_only=True):
-    """Verdict that keeps the version in force."""
-
-    version: Version
-    why: Why
-
-
-class Rollback(Body, frozen=True, kw_only=True):
-    """Version whose weights and limits come back in force; "0" stands for the declared ones."""
-
-    to: Version
-    queue: Text
-    why: Why
-
-
-class NewSwitch(Body, frozen=True, kw_only=True):
-    """Kill switch of a queue; an empty name stands for all queues."""
-
-    mode: SwitchMode
-    queue: Text = ""
-    why: Why
-
-
-class SwitchedQueue(Body, frozen=True, kw_only=True):
-    """Queue whose kill switch is removed; an empty name stands for the switch of all queues."""
-
-    queue: Text = ""

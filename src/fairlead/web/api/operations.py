@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from fairlead.core import values
 from fairlead.operate.filters import TaskFilters
+from fairlead.web import routing
 from fairlead.web.api.bodies import Body, Filter, Text
 from fairlead.web.api.conversion import document
 from fairlead.web.api.documents import Done
@@ -22,7 +23,7 @@ from fairlead.web.inputs import MOST_ROWS, BadInput
 from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
-from fairlead.web.routing import Handler, ScreenRoute, action, screen
+from fairlead.web.routing import Handler, ScreenRoute, screen
 from fairlead.web.task_filters import filters_of
 
 PREFIX = "/api/v1"
@@ -78,7 +79,7 @@ class Read:
         return self.has_filter and name in Filter.__struct_fields__
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Act:
     """An operation that changes something."""
 
@@ -90,15 +91,14 @@ class Act:
     body: type[msgspec.Struct] | None
     respond: Callable[[Page, Any], msgspec.Struct | None]
     """Function of the request and its body; None stands for Done."""
-    result: type[msgspec.Struct] = Done
+    result: Any = Done
     status: int = 200
-    _: KW_ONLY
     scoped: bool = False
 
     @property
     def route(self) -> ScreenRoute:
         """Return the route, whose handler runs after the checks of the console."""
-        return action(
+        return routing.action(
             PREFIX + self.path,
             _actor(self),
             name=f"api_{self.name}",
@@ -129,33 +129,16 @@ def read(
     """
 
     def declare(function: Function) -> Function:
-        hints = get_type_hints(function, include_extras=True)
-        own = name or function.__name__
-        found = inspect.signature(function).parameters.values()
-        fields = [
-            (each.name, hints[each.name])
-            if each.default is each.empty
-            else (each.name, hints[each.name], each.default)
-            for each in found
-            if each.kind is each.KEYWORD_ONLY and each.name != "filters"
-        ]
-        arguments = msgspec.defstruct(
-            f"{own}_arguments",
-            fields,
-            bases=(base,),
-            frozen=True,
-            kw_only=True,
-            forbid_unknown_fields=True,
-        )
+        found = name or function.__name__
         reads.append(
             Read(
-                name=own,
+                name=found,
                 path=path,
-                summary=(inspect.getdoc(function) or "").split("\n")[0],
+                summary=_summary(function),
                 function=function,
-                arguments=arguments,
+                arguments=_arguments_of(function, found, base),
                 has_filter=base is Filter,
-                result=hints["return"],
+                result=get_type_hints(function, include_extras=True)["return"],
                 viewer=viewer,
                 scoped=scoped,
                 is_shared=is_shared,
@@ -165,6 +148,67 @@ def read(
         return function
 
     return declare
+
+
+def act(
+    acts: list[Act],
+    path: str,
+    *,
+    action: str,
+    name: str | None = None,
+    status: int = 200,
+    scoped: bool = False,
+) -> Callable[[Function], Function]:
+    """Declare a function of a page as an operation that changes something, and add it to `acts`.
+    Its parameters by keyword are the fields of the body; what it returns is the result, or Done."""
+
+    def declare(function: Function) -> Function:
+        found = name or function.__name__
+        body = _arguments_of(function, found, Body)
+        fields = body.__struct_fields__
+        result = get_type_hints(function)["return"]
+        acts.append(
+            Act(
+                name=found,
+                path=path,
+                summary=_summary(function),
+                action=action,
+                body=body if fields else None,
+                respond=lambda page, given: function(
+                    page, **{each: getattr(given, each) for each in fields}
+                ),
+                result=Done if result is type(None) else result,
+                status=status,
+                scoped=scoped,
+            )
+        )
+        return function
+
+    return declare
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").split("\n")[0]
+
+
+def _arguments_of(
+    function: Callable[..., Any], name: str, base: type[msgspec.Struct]
+) -> type[msgspec.Struct]:
+    """Return a struct of the parameters by keyword, with the fields of `base`."""
+    hints = get_type_hints(function, include_extras=True)
+    fields = [
+        (each.name, hints[each.name], *([] if each.default is each.empty else [each.default]))
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.name != "filters"
+    ]
+    return msgspec.defstruct(
+        f"{name}_arguments",
+        fields,
+        bases=(base,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
 
 
 def names_in(path: str) -> list[str]:

@@ -10,11 +10,17 @@ from fairlead.web.api.history_operations import HISTORY
 from fairlead.web.api.openapi import openapi_document
 from fairlead.web.api.operations import JSON, PREFIX, Operation
 from fairlead.web.api.reads import READS
-from fairlead.web.api.sharded_operations import SHARDED
+from fairlead.web.api.sharded_operations import SHARDED_ACTS, SHARDED_READS
 from fairlead.web.page import Page
 from fairlead.web.routing import ScreenRoute, screen
 
-OPERATIONS: tuple[Operation, ...] = (*READS, *SHARDED, *HISTORY, *ACTS)
+OPERATIONS: tuple[Operation, ...] = (
+    *READS,
+    *SHARDED_READS,
+    *HISTORY,
+    *SHARDED_ACTS,
+    *ACTS,
+)
 
 
 def routes() -> list[ScreenRoute]:

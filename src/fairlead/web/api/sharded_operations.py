@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal
+from typing import Annotated
+
+from msgspec import Meta
 
 from fairlead.clock import to_micros
 from fairlead.web import sharded_queues
-from fairlead.web.api import bodies, documents
-from fairlead.web.api.bodies import Text
+from fairlead.web.api import documents
+from fairlead.web.api.bodies import Text, Weight
 from fairlead.web.api.conversion import instant_of, taken
-from fairlead.web.api.operations import Act, Cursor, Operation, Read, RowNumber, read
+from fairlead.web.api.operations import Act, Cursor, Read, RowNumber, act, read
 from fairlead.web.inputs import DEFAULT_ROWS
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 from fairlead.web.sharded_queues import MOST_LETTERS, ShardedView, queue_named
 
-READS: list[Read] = []
-_read = partial(read, READS)
+SHARDED_READS: list[Read] = []
+SHARDED_ACTS: list[Act] = []
+_read, _act = partial(read, SHARDED_READS), partial(act, SHARDED_ACTS)
+Letters = Annotated[list[Text], Meta(min_length=1, max_length=MOST_LETTERS)]
 
 
 @_read("/sharded")
@@ -60,50 +64,26 @@ def dead_letters(
     )
 
 
-def _perform(
-    page: Page, verb: Literal["requeue", "delete"], body: bodies.DeadLetters
-) -> documents.ChangedLetters:
-    done = sharded_queues.perform(page, verb, queue_named(page, body.name), body.ids)
+@_act("/sharded/requeue", action="retry")
+def requeue_dead_letters(page: Page, *, name: Text, ids: Letters) -> documents.ChangedLetters:
+    """Write messages of dead letters into their queue again, for all groups."""
+    done = sharded_queues.perform(page, "requeue", queue_named(page, name), ids)
     return documents.ChangedLetters(ids=done)
 
 
-def _weigh(page: Page, body: bodies.ShardKeyWeight) -> None:
-    queue = queue_named(page, body.name)
-    sharded_queues.set_weight(page, queue, body.shard_key, body.weight)
+@_act("/sharded/delete", action="cancel")
+def delete_dead_letters(page: Page, *, name: Text, ids: Letters) -> documents.ChangedLetters:
+    """Remove dead letters for good."""
+    done = sharded_queues.perform(page, "delete", queue_named(page, name), ids)
+    return documents.ChangedLetters(ids=done)
+
+
+@_act("/sharded/weight", action="weight")
+def set_shard_key_weight(page: Page, *, name: Text, shard_key: Text, weight: Weight | None) -> None:
+    """Set the weight of a shard key; null returns to the weights of its messages."""
+    sharded_queues.set_weight(page, queue_named(page, name), shard_key, weight)
 
 
 def _queue(found: ShardedView) -> documents.ShardedQueue:
     groups = [] if found.details is None else found.details.groups
     return taken(documents.ShardedQueue, found, groups=groups)
-
-
-SHARDED: tuple[Operation, ...] = (
-    *READS,
-    Act(
-        name="requeue_dead_letters",
-        path="/sharded/requeue",
-        summary="Write messages of dead letters into their queue again, for all groups.",
-        result=documents.ChangedLetters,
-        respond=lambda page, body: _perform(page, "requeue", body),
-        action="retry",
-        body=bodies.DeadLetters,
-    ),
-    Act(
-        name="delete_dead_letters",
-        path="/sharded/delete",
-        summary="Remove dead letters for good.",
-        result=documents.ChangedLetters,
-        respond=lambda page, body: _perform(page, "delete", body),
-        action="cancel",
-        body=bodies.DeadLetters,
-    ),
-    Act(
-        name="set_shard_key_weight",
-        path="/sharded/weight",
-        summary="Set the weight of a shard key, or return to the weights of its messages.",
-        respond=_weigh,
-        action="weight",
-        body=bodies.ShardKeyWeight,
-    ),
-)
-"""All operations on sharded queues."""
