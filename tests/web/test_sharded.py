@@ -169,13 +169,13 @@ def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncSha
             return sent.raise_for_status().json()
 
         listed = {each["name"]: each for each in read("")}
-        assert listed["images"]["group"] == "resizers" and listed["unused"]["groups"] == []
+        assert listed["images"]["group"] == "resizers" and listed["unused"]["group"] == ""
         stats = listed["images"]["stats"]
         assert (stats["dead"], stats["messages"]) == (3, 6) and stats["oldest"] is not None
         found = read("/queue", name="images", group="resizers")
-        heaviest = found["shard_keys"][0]
+        heaviest = found["details"]["shard_keys"][0]
         assert (heaviest["shard_key"], heaviest["messages"]) == ("acme", 4)
-        consumer = found["consumers"][0]
+        consumer = found["details"]["consumers"][0]
         assert (consumer["name"], consumer["messages"]) == ("ann", 1)
         page = read("/dead-letters", name="images", rows=2)
         assert [letter["id"] for letter in page["rows"]] == [first, second]
@@ -187,7 +187,8 @@ def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncSha
         assert act("/delete", ids=[first, second])["ids"] == [second]
         for weight in (2.5, None):
             act("/weight", shard_key="acme", weight=weight)
-            assert read("/queue", name="images")["shard_keys"][0]["weight"] == weight
+            details = read("/queue", name="images")["details"]
+            assert details["shard_keys"][0]["weight"] == weight
         assert act("/delete", ids=["not an id"])["ids"] == []
         too_many = client.post("/sharded/delete", json={"name": "images", "ids": [first] * 101})
         assert too_many.status_code == 400

@@ -114,6 +114,12 @@ class Management:
             for task in self.page(id=digits, state=state, limit=2, tenants=tenants).tasks
         ]
 
+    def _check_visible(self, task_id: str, tenants: Collection[str] | None) -> None:
+        """Raise UnknownTask for a task of none of `tenants`, InvalidTask for what is no id."""
+        checked_id(task_id)
+        if tenants is not None:
+            self.show(task_id, tenants=tenants)
+
     def _waiting(self, task_id: str) -> ScheduledTask | None:
         """Return a task that waits in an ordered queue."""
         schedule = self._context.connector.connections.schedule
@@ -144,9 +150,7 @@ class Management:
         """Return the attempts of a task, first to last; without a SQL database, only the last one
         of a task that has ended: the lake has the others. Raise UnknownTask for a task of none of
         `tenants`."""
-        checked_id(task_id)
-        if tenants is not None:
-            self.show(task_id, tenants=tenants)
+        self._check_visible(task_id, tenants)
         if (runs := self._context.cluster.runs) is not None:
             last = self._database.read_now(runs.last_attempt(task_id))
             return [] if last is None else [last]
@@ -157,9 +161,7 @@ class Management:
         """Return the notes (progress and log lines) of the latest 200 runs that have any, first to
         last; none where the store keeps none. Raise UnknownTask for a task of none of
         `tenants`."""
-        checked_id(task_id)
-        if tenants is not None:
-            self.show(task_id, tenants=tenants)
+        self._check_visible(task_id, tenants)
         try:
             notes: list[RunNotes] = self._database.read_now(
                 self._context.sql_store.run_notes.notes(task_id)
@@ -171,9 +173,7 @@ class Management:
     def payload(self, task_id: str, *, tenants: Collection[str] | None = None) -> bytes | None:
         """Return the arguments of an unfinished task as JSON. Raise InvalidTask for broken
         bytes, UnknownTask for a task of none of `tenants`."""
-        if tenants is not None:
-            self.show(task_id, tenants=tenants)
-        checked_id(task_id)
+        self._check_visible(task_id, tenants)
         found = None
         if self._context.cluster.runs is None:
             found = self._database.read_now(self._store.payload(task_id))

@@ -4,7 +4,7 @@ entries in the audit log."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -14,7 +14,12 @@ from fairlead.operate.store.audit import AuditLog, AuditOutcome
 from fairlead.web.page import Page
 
 if TYPE_CHECKING:
-    from fairlead.sharded import Details, Stats, SyncShardedQueue
+    from fairlead.sharded import SyncShardedQueue
+
+try:
+    from fairlead.sharded import Details, Stats
+except ImportError:  # without redis, a console has no sharded queue
+    Details = Stats = Any  # type: ignore[misc, assignment]
 
 MOST_LETTERS = 100
 """Dead letters of one page, and of one action."""

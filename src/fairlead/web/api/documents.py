@@ -121,67 +121,6 @@ class OrderedQueue(_Result, frozen=True, kw_only=True):
 # sharded queues -----------------------------------------------------------------------------------
 
 
-class ShardedStats(_Result, frozen=True, kw_only=True):
-    """Counts of messages. `pending`: claimed by the group; `waiting`: not yet delivered to it;
-    `cordoned`: past their deadline; `oldest`: in seconds since 1970."""
-
-    streams: int
-    messages: int
-    pending: int
-    waiting: int
-    dead: int
-    cordoned: int
-    later: int
-    oldest: float | None
-
-
-class ShardedQueue(_Result, frozen=True, kw_only=True):
-    """One sharded queue, with the counts of one of its groups. `trouble`: why it cannot be read."""
-
-    name: str
-    group: str
-    groups: list[str]
-    stats: ShardedStats | None
-    trouble: str | None
-
-
-class ShardKeyLoad(_Result, frozen=True, kw_only=True):
-    """Messages of a shard key, and its weight if one is set."""
-
-    shard_key: str
-    messages: int
-    weight: float | None
-
-
-class StreamLoad(_Result, frozen=True, kw_only=True):
-    """Messages of a stream."""
-
-    stream: str
-    messages: int
-
-
-class ConsumerLoad(_Result, frozen=True, kw_only=True):
-    """Messages that a consumer has claimed, and its last read (seconds since 1970)."""
-
-    name: str
-    messages: int
-    last_read: float | None
-
-
-class ShardedDetail(_Result, frozen=True, kw_only=True):
-    """One sharded queue with its heaviest shard keys, longest streams and consumers of the group.
-    `is_whole`: whether all consumers and shard keys were looked at."""
-
-    queue: ShardedQueue
-    is_whole: bool
-    shard_keys: list[ShardKeyLoad]
-    shard_key_count: int
-    streams: list[StreamLoad]
-    stream_count: int
-    consumers: list[ConsumerLoad]
-    consumer_count: int
-
-
 class DeadLetter(_Result, frozen=True, kw_only=True):
     """A message that was delivered too often, of `size` bytes, with its first fields as the mask
     shows them."""

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Annotated
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from fairlead.clock import to_micros
 from fairlead.web import sharded_queues
@@ -25,13 +26,13 @@ Letters = Annotated[list[Text], Meta(min_length=1, max_length=MOST_LETTERS)]
 
 
 @_read("/sharded")
-def sharded(page: Page) -> list[documents.ShardedQueue]:
-    """List the sharded queues of this console."""
-    return [_queue(each) for each in sharded_queues.views(page)]
+def sharded(page: Page) -> list[ShardedView]:
+    """List the sharded queues of this console, without their details."""
+    return [replace(each, details=None) for each in sharded_queues.views(page)]
 
 
 @_read("/sharded/queue")
-def sharded_queue(page: Page, *, name: Text, group: Text | None = None) -> documents.ShardedDetail:
+def sharded_queue(page: Page, *, name: Text, group: Text | None = None) -> ShardedView:
     """Return one sharded queue: shard keys, streams, consumers of a group, by default the first.
 
     Raise Refusal for one that cannot be read.
@@ -40,7 +41,7 @@ def sharded_queue(page: Page, *, name: Text, group: Text | None = None) -> docum
     found = sharded_queues.view(page, queue, group)
     if found.details is None:
         raise Refusal(503, f"{queue.name} cannot be read", found.trouble or "")
-    return taken(documents.ShardedDetail, found.details, queue=_queue(found))
+    return found
 
 
 @_read("/sharded/dead-letters")
@@ -82,8 +83,3 @@ def delete_dead_letters(page: Page, *, name: Text, ids: Letters) -> documents.Ch
 def set_shard_key_weight(page: Page, *, name: Text, shard_key: Text, weight: Weight | None) -> None:
     """Set the weight of a shard key; null returns to the weights of its messages."""
     sharded_queues.set_weight(page, queue_named(page, name), shard_key, weight)
-
-
-def _queue(found: ShardedView) -> documents.ShardedQueue:
-    groups = [] if found.details is None else found.details.groups
-    return taken(documents.ShardedQueue, found, groups=groups)
