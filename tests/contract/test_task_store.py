@@ -111,6 +111,7 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
         ordering_key=AWKWARD,
         keep_result=True,
         context='{"a":"b"}',
+        tags=AWKWARD,
         run_at=NOW - 5,
     )
     submitted, notification = store.database.run(store.submission(tasks))
@@ -145,6 +146,7 @@ async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int)
         None,
         '{"a":"b"}',
         len(tasks[0].payload),
+        AWKWARD,
     )
     assert store.database.run(store.payload(record.id)) == (tasks[0].payload, "json+zlib")
     task = (await claimed(store, tasks[:1]))[0]
@@ -296,7 +298,7 @@ async def test_a_batch_keeps_the_values_of_each_task_whichever_are_shared(
 
 
 async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store) -> None:
-    tasks = make(3, fairness_key="acme", ordering_key="o", weight=2.0)
+    tasks = make(3, fairness_key="acme", ordering_key="o", weight=2.0, tags="vip")
     submit(store, tasks)
     for task in tasks:  # tasks of one ordering key one at a time, in order
         (held,) = await claimed(store, tasks)
@@ -333,6 +335,7 @@ async def test_a_done_task_leaves_the_table_and_becomes_an_attempt(store: Store)
         "node-1",
         "hook",
         7,
+        "vip",
     )
     record = shown(store, tasks[0].id)
     assert (record.state, record.version, record.fairness_key) == (State.DONE, 3, "acme")

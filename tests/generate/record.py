@@ -46,6 +46,7 @@ def _constant(truth: Truth) -> dict[str, Column]:
         "store_id": F.lit(truth.store_id),
         "xid": F.lit(0),
         "priority": F.lit(5),
+        "tags": F.lit(""),
     }
 
 

@@ -15,7 +15,7 @@ from fairlead.testing import drain
 from tests.public_surface import Shop, call, surface
 from tests.unit.test_values import NASTY, raw_errors
 
-OPTIONS = ("fairness_key", "weight", "priority", "ordering_key", "unique_key", "context")
+OPTIONS = ("fairness_key", "weight", "priority", "ordering_key", "unique_key", "context", "tags")
 """Options of a submit, without `run_at`: tasks of the year 9999 wait."""
 PAIR = 2
 COPIED = 60

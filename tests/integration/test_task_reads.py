@@ -64,6 +64,7 @@ async def test_every_filter_selects_what_it_says(shop) -> None:
             fairness_key=KEYS[i % len(KEYS)],
             ordering_key=f"o{i % 3}" if i % 7 else None,  # a task in ERROR would hold its key
             unique_key=f"u{i}",
+            tags="even" if i % 2 == 0 else "",
         ).draft(n=i, customer={"id": i, "tags": ["a", f"t{i}"]}, text=long if i % 2 else "")
         for i in range(30)
     ]
@@ -87,6 +88,7 @@ async def test_every_filter_selects_what_it_says(shop) -> None:
     ]
     assert numbers(unique_key="u7") == numbers(unique_key="u7", queue="default") == [7]
     assert numbers(unique_key="u7", queue="other") == numbers(unique_key="none") == []
+    assert numbers(tags="even") == every[::2]
     assert numbers(id=handles[4].id) == numbers(id=handles[4].id.replace("-", "").upper()) == [4]
     assert numbers(id=handles[4].id[:8]) == every
     assert numbers(id="ffff") == []
@@ -111,6 +113,7 @@ async def test_every_filter_selects_what_it_says(shop) -> None:
     assert numbers(state="ERROR", error="no 14") == numbers(state="ERROR", unique_key="u14") == [14]
     done = [i for i in every if i % 7]
     assert numbers(state="DONE") == done
+    assert numbers(state="DONE", tags="even") == [i for i in done if i % 2 == 0]
     assert numbers(state="DONE", tenant="acme", ordering_key="o1") == [
         i for i in done if KEYS[i % len(KEYS)] in ("acme", "acme/a", "acme/b") and i % 3 == 1
     ]

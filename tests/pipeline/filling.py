@@ -67,6 +67,7 @@ def attempt(n: int) -> tuple[Any, ...]:
         "node-6" if ran else None,
         "hook",
         7,
+        f"tags-{n}",
     )
 
 

@@ -66,6 +66,7 @@ def attempt(**fields: Any) -> dict[str, Any]:
         "node": "node-1",
         "payload_bytes": 2,
         "trigger_path": "hook",
+        "tags": "",
     }
     row |= given
     for column, before in (

@@ -88,5 +88,6 @@ def _attempt(
         "node": "node-1",
         "trigger_path": "hook",
         "payload_bytes": 40,
+        "tags": "",
     }
     return tuple(values.get(column) for column in COLUMNS)

@@ -76,6 +76,7 @@ def test_arguments_that_do_not_fit_the_handler_are_refused(
         ({"fairness_key": "k" * 1025}, "more than 1024"),
         ({"fairness_key": "\ud800"}, "not valid Unicode"),
         ({"context": {"a": 1}}, "context.*use a string"),
+        ({"tags": "t" * 101}, "tags have 101 characters, more than 100"),
         ({"colour": "red"}, "unknown option"),
     ],
 )

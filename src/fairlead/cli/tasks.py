@@ -71,6 +71,7 @@ class _Filters(CommandOptions, frozen=True, kw_only=True):
     unique_key: Annotated[str | None, typer.Option(help="Only the task with this unique key.")] = (
         None
     )
+    tags: Annotated[str | None, typer.Option(help="Only tasks with these tags.")] = None
     id_prefix: Annotated[str | None, typer.Option("--id", help="Only ids that begin so.")] = None
     argument: Annotated[
         str | None,

@@ -16,6 +16,8 @@ from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEI
 MOST_CONTEXT_BYTES = 16_384
 """Maximum number of UTF-8 bytes of the names and values of a context."""
 
+MOST_TAGS = 100
+"""Maximum number of characters of the tags."""
 
 UniqueWhile = Literal["unfinished"]
 """How long a unique key stays taken: until its task is DONE, FAILED or CANCELLED."""
@@ -26,7 +28,7 @@ LONGEST_UNIQUE = timedelta(days=3650)
 class Options(msgspec.Struct, frozen=True):
     """Options of one submit. Instants are aware datetimes; `connection` joins the caller's
     transaction. `unique_for`: time after the submit for which the unique key stays taken although
-    the task has ended."""
+    the task has ended. `tags`: at most 100 characters by which people find the task."""
 
     fairness_key: str = ""
     weight: float = DEFAULT_WEIGHT
@@ -37,6 +39,7 @@ class Options(msgspec.Struct, frozen=True):
     unique_while: UniqueWhile = "unfinished"
     unique_for: timedelta | None = None
     context: Mapping[str, str] | None = None
+    tags: str = ""
     connection: Any = None
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
@@ -60,6 +63,9 @@ class Options(msgspec.Struct, frozen=True):
         for option, key in (("ordering_key", self.ordering_key), ("unique_key", self.unique_key)):
             if key is not None:
                 values.text(option, key, error=InvalidTask)
+        values.text("tags", self.tags, may_be_empty=True, error=InvalidTask)
+        if len(self.tags) > MOST_TAGS:
+            raise InvalidTask(f"tags have {len(self.tags)} characters, more than {MOST_TAGS}")
         self._check_unique()
         self.run_at_micros(0)
         if self.context is not None:

@@ -51,6 +51,7 @@ class TaskOptions(TypedDict, total=False):
     unique_while: UniqueWhile
     unique_for: timedelta | None
     context: Mapping[str, str] | None
+    tags: str
     connection: Any
 
 
@@ -280,6 +281,7 @@ def encode(
                 handler.keep_result,
                 context,
                 options.unique_until(now),
+                options.tags,
             )
         )
     return rows

@@ -69,6 +69,7 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     node: str | None
     trigger_path: str
     payload_bytes: int
+    tags: str = ""
 
     @property
     def ended_task(self) -> TaskRecord:

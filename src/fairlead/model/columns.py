@@ -60,6 +60,7 @@ TASKS = (
     Column("error_type", "text", fields.Key | None),
     Column("error_text", "text", fields.Key | None),
     Column("context", "text", fields.Key | None),
+    Column("tags", "text", fields.Key),
     Column("payload_format", "text", fields.Key),
     Column("payload", "bytea", bytes),
     Column("checkpoint", "bytea", bytes | None),

@@ -43,6 +43,8 @@ class NewTask(msgspec.Struct, frozen=True, gc=False):
     unique_until: int | None = None
     """Instant up to which the unique key stays taken although the task has ended; None: the key is
     free when the task ends."""
+    tags: str = ""
+    """Text by which people find the task."""
 
     @property
     def is_due(self) -> bool:
@@ -112,3 +114,4 @@ class TaskRecord(msgspec.Struct, frozen=True):
     error_text: str | None
     context: str | None
     payload_bytes: int
+    tags: str = ""

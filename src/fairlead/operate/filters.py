@@ -18,7 +18,7 @@ from fairlead.ports.task_records import TaskFilter
 MOST_TENANTS = 10_000
 """Greatest number of tenants that one person may be given."""
 
-_TEXTS = ("queue", "name", "fairness_key", "tenant", "ordering_key", "unique_key", "error")
+_TEXTS = ("queue", "name", "fairness_key", "tenant", "ordering_key", "unique_key", "tags", "error")
 """Conditions that are texts, passed on as they are."""
 
 _HEX = frozenset("0123456789abcdef")
@@ -46,6 +46,7 @@ class TaskFilters(TypedDict, total=False):
     """All fairness keys whose first part of the path is this tenant."""
     ordering_key: str | None
     unique_key: str | None
+    tags: str | None
     id: str | None
     """Beginning of the id; hyphens do not count."""
     argument: str | None

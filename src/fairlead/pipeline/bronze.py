@@ -53,6 +53,7 @@ ATTEMPTS = Table(
         version         int        version of the task during the run
         payload_bytes   int        stored size of the arguments
         trigger_path    string     source of the trigger of the run: {TRIGGER_PATHS}
+        tags            string     text by which people find the task, as submitted
         policy_version  bigint?    version of the published weights during the run; null without
                                    published weights
         exported_at     timestamp  time at which the row was exported

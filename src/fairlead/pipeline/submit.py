@@ -21,8 +21,8 @@ def bulk_submit(
     later call with the same submission_id may give rows.
 
     df: rows whose columns are the arguments of the task and its options (`fairness_key`, `weight`,
-    `priority`, `run_at`, `ordering_key`, `unique_key`, `unique_for`, `context`). options: other
-    fields of `BulkOptions`; None stands for the default.
+    `priority`, `run_at`, `ordering_key`, `unique_key`, `unique_for`, `context`, `tags`). options:
+    other fields of `BulkOptions`; None stands for the default.
 
     Raise ConfigurationError and SchemaMismatch for wrong options and stores before anything runs,
     RefusedRows for rows that no single submit would take, ContentDiffers and StoreUnavailable; then

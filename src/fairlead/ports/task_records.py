@@ -28,6 +28,7 @@ class TaskFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Instant at or after which a task was submitted (microseconds since the epoch)."""
     ordering_key: str | None = None
     unique_key: str | None = None
+    tags: str | None = None
     id_prefix: str | None = None
     """Hexadecimal digits with which the id begins, without hyphens."""
     argument: ArgumentFilter | None = None

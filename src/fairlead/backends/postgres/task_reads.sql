@@ -1,5 +1,5 @@
--- Bounded reads for consoles on PostgreSQL; see backends/sql/task_reads.py. Parameters of a filter ($1 to $10): state, queue, name,
--- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...]. NULL
+-- Bounded reads for consoles on PostgreSQL; see backends/sql/task_reads.py. Parameters of a filter ($1 to $11): state, queue, name,
+-- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...], tags. NULL
 -- selects any value. The tenant of a key is the text before the first slash that is not its first character.
 
 -- name: matching
@@ -9,6 +9,7 @@
    AND ($7::text IS NULL OR strpos(lower(concat(error_type, E'\n', error_text) COLLATE "C"), lower($7::text COLLATE "C")) > 0)
    AND ($8::text IS NULL OR ordering_key = $8::text) AND ($9::text IS NULL OR unique_key = $9::text)
    AND ($10::text IS NULL OR left(fairness_key, strpos(substr(fairness_key || '/', 2), '/')) IN (SELECT json_array_elements_text($10::json)))
+   AND ($11::text IS NULL OR tags = $11::text)
 
 -- name: matching_tasks
 -- Appended to `in_range` and `of`.
@@ -31,21 +32,21 @@ SELECT t.id::text, length(payload)
 SELECT t.id::text
 
 -- name: in_range
--- $11, $12: first and last id; $13: maximum number of tasks
+-- $12, $13: first and last id; $14: maximum number of tasks
   FROM fairlead_tasks t
- WHERE t.id BETWEEN $11::text::uuid AND $12::text::uuid
+ WHERE t.id BETWEEN $12::text::uuid AND $13::text::uuid
 
 -- name: of
--- As `in_range`; $14: [id, ...]
+-- As `in_range`; $15: [id, ...]
   FROM fairlead_tasks t
- WHERE t.id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($14::json) AS j)::uuid[])
-   AND t.id BETWEEN $11::text::uuid AND $12::text::uuid
+ WHERE t.id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($15::json) AS j)::uuid[])
+   AND t.id BETWEEN $12::text::uuid AND $13::text::uuid
 
 -- name: oldest_task_first
- ORDER BY t.id LIMIT $13::bigint
+ ORDER BY t.id LIMIT $14::bigint
 
 -- name: newest_task_first
- ORDER BY t.id DESC LIMIT $13::bigint
+ ORDER BY t.id DESC LIMIT $14::bigint
 
 -- name: end_of_oldest
 -- The id $3 rows after the first one of a range. The ids are compared as rows, which lets the planner expect many, so that it
@@ -68,16 +69,16 @@ SELECT {history}
 SELECT a.xid::text::bigint, a.seq
 
 -- name: in_history
--- $11, $12 and $13, $14: first and last position; $15, $16: first and last id; $17: maximum number of tasks
+-- $12, $13 and $14, $15: first and last position; $16, $17: first and last id; $18: maximum number of tasks
   FROM fairlead_attempts a
- WHERE (a.xid, a.seq) BETWEEN (($11::bigint)::text::xid8, $12::bigint) AND (($13::bigint)::text::xid8, $14::bigint)
-   AND task_id BETWEEN $15::text::uuid AND $16::text::uuid
+ WHERE (a.xid, a.seq) BETWEEN (($12::bigint)::text::xid8, $13::bigint) AND (($14::bigint)::text::xid8, $15::bigint)
+   AND task_id BETWEEN $16::text::uuid AND $17::text::uuid
 
 -- name: oldest_end_first
- ORDER BY a.xid, a.seq LIMIT $17::bigint
+ ORDER BY a.xid, a.seq LIMIT $18::bigint
 
 -- name: newest_end_first
- ORDER BY a.xid DESC, a.seq DESC LIMIT $17::bigint
+ ORDER BY a.xid DESC, a.seq DESC LIMIT $18::bigint
 
 -- name: end_of_oldest_ends
 -- The position $5 rows after the first one of a range.

@@ -304,6 +304,7 @@ def _matching(where: TaskFilter) -> Row:
         where.ordering_key,
         where.unique_key,
         None if where.tenants is None else batch(where.tenants),
+        where.tags,
     )
 
 

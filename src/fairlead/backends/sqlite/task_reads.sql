@@ -1,5 +1,5 @@
--- Bounded reads for consoles on SQLite; see backends/sql/task_reads.py. Parameters of a filter (?1 to ?10): state, queue, name,
--- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...]. NULL
+-- Bounded reads for consoles on SQLite; see backends/sql/task_reads.py. Parameters of a filter (?1 to ?11): state, queue, name,
+-- fairness key, submitted before, submitted from, text of the last error, ordering key, unique key, [tenant, ...], tags. NULL
 -- selects any value. The tenant of a key is the text before the first slash that is not its first character.
 
 -- name: matching
@@ -9,6 +9,7 @@
    AND (?7 IS NULL OR instr(lower(coalesce(error_type, '') || char(10) || coalesce(error_text, '')), lower(?7)) > 0)
    AND (?8 IS NULL OR ordering_key = ?8) AND (?9 IS NULL OR unique_key = ?9)
    AND (?10 IS NULL OR substr(fairness_key, 1, instr(substr(fairness_key || '/', 2), '/')) IN (SELECT value FROM json_each(?10)))
+   AND (?11 IS NULL OR tags = ?11)
 
 -- name: matching_tasks
 -- Appended to `in_range` and `of`.
@@ -31,21 +32,21 @@ SELECT t.id, length(payload)
 SELECT t.id
 
 -- name: in_range
--- ?11, ?12: first and last id; ?13: maximum number of tasks
+-- ?12, ?13: first and last id; ?14: maximum number of tasks
   FROM fairlead_tasks t
- WHERE t.id BETWEEN ?11 AND ?12
+ WHERE t.id BETWEEN ?12 AND ?13
 
 -- name: of
--- As `in_range`; ?14: [id, ...]
-  FROM json_each(?14) j
+-- As `in_range`; ?15: [id, ...]
+  FROM json_each(?15) j
  CROSS JOIN fairlead_tasks t ON t.id = j.value
- WHERE t.id BETWEEN ?11 AND ?12
+ WHERE t.id BETWEEN ?12 AND ?13
 
 -- name: oldest_task_first
- ORDER BY t.id LIMIT ?13
+ ORDER BY t.id LIMIT ?14
 
 -- name: newest_task_first
- ORDER BY t.id DESC LIMIT ?13
+ ORDER BY t.id DESC LIMIT ?14
 
 -- name: end_of_oldest
 -- The id ?3 rows after the first one of a range.
@@ -63,16 +64,16 @@ SELECT {history}
 SELECT 0, a.seq
 
 -- name: in_history
--- ?11, ?12 and ?13, ?14: first and last position; ?15, ?16: first and last id; ?17: maximum number of tasks
+-- ?12, ?13 and ?14, ?15: first and last position; ?16, ?17: first and last id; ?18: maximum number of tasks
   FROM fairlead_attempts a
- WHERE a.seq BETWEEN ?12 AND ?14
-   AND task_id BETWEEN ?15 AND ?16
+ WHERE a.seq BETWEEN ?13 AND ?15
+   AND task_id BETWEEN ?16 AND ?17
 
 -- name: oldest_end_first
- ORDER BY a.seq LIMIT ?17
+ ORDER BY a.seq LIMIT ?18
 
 -- name: newest_end_first
- ORDER BY a.seq DESC LIMIT ?17
+ ORDER BY a.seq DESC LIMIT ?18
 
 -- name: end_of_oldest_ends
 -- The position ?5 rows after the first one of a range.

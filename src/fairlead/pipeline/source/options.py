@@ -54,7 +54,7 @@ TASKS_READ = Table(
         """
         task_id queue partition name state version attempt tries priority fairness_key weight
         ordering_key unique_key submitted_at run_at ready_at triggered_at claimed_at node
-        trigger_path error_type error_text payload_bytes context payload
+        trigger_path error_type error_text payload_bytes tags context payload
         """
     ),
 )

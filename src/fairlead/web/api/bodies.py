@@ -43,6 +43,7 @@ class Filter(Body, frozen=True, kw_only=True):
     tenant: Text | None = None
     ordering_key: Text | None = None
     unique_key: Text | None = None
+    tags: Text | None = None
     id: Text | None = None
     argument: Text | None = None
     error: Text | None = None

@@ -41,6 +41,7 @@ CREATE TABLE fairlead_tasks (
     error_type     text,
     error_text     text,
     context        text,                          -- JSON object of strings, or NULL
+    tags           text             NOT NULL DEFAULT '', -- by which people find the task
     payload_format text             NOT NULL,
     payload        bytea            NOT NULL,
     checkpoint     bytea,                         -- JSON that a run stored for the next one
@@ -257,6 +258,7 @@ CREATE TABLE fairlead_attempts (
     error_text    text,
     node          text,
     trigger_path  text             NOT NULL,
+    tags          text             NOT NULL DEFAULT '',
     payload_bytes integer          NOT NULL,
     PRIMARY KEY (xid, seq)
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02,

@@ -32,6 +32,7 @@ CREATE TABLE fairlead_tasks (
     error_type     TEXT,
     error_text     TEXT,
     context        TEXT,                          -- JSON object of strings, or NULL
+    tags           TEXT    NOT NULL DEFAULT '',   -- by which people find the task
     payload_format TEXT    NOT NULL,
     payload        BLOB    NOT NULL,
     checkpoint     BLOB,                          -- JSON that a run stored for the next one
@@ -231,6 +232,7 @@ CREATE TABLE fairlead_attempts (
     error_text    TEXT,
     node          TEXT,
     trigger_path  TEXT    NOT NULL,
+    tags          TEXT    NOT NULL DEFAULT '',
     payload_bytes INTEGER NOT NULL
 ) STRICT;
 
