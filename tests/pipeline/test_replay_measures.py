@@ -11,12 +11,15 @@ from fairlead.clock import MICROS
 from fairlead.lab.policies.calibration import gap, has_waits, ks_distance, most_at_once
 from fairlead.lab.policies.measures import (
     jain_by_window,
+    longest_unserved,
     measure,
     percentile,
+    served,
     slowdown,
+    waiting_windows,
     waits_of_keys,
+    whole_windows,
 )
-from fairlead.lab.policies.windows import longest_unserved, served, waiting_windows, whole_windows
 from tests.fairness_gap import jain
 from tests.pipeline.replaying import arrivals, schedule
 from tests.tiers import examples

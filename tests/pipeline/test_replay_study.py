@@ -20,11 +20,17 @@ from fairlead.cli.main import app
 from fairlead.clock import MICROS, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals
-from fairlead.lab.policies.candidate import Candidate, Setup, part_of, perform
+from fairlead.lab.policies.candidate import (
+    Candidate,
+    InProcess,
+    Setup,
+    longest_first,
+    part_of,
+    perform,
+)
 from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import parse_objective
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
-from fairlead.lab.policies.runner import InProcess, longest_first
 from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.study import BASELINE, Study, StudyPlan, study, usual_train
 from fairlead.pipeline.bronze import ATTEMPTS

@@ -128,7 +128,7 @@ def test_room_that_an_owner_does_not_use_is_asked_of_another_owner() -> None:
     assert [*owners.ask(1, four, 0.0)] == ["o"]
     owners.on_spare("p", [PAY], 0.1)
     assert owners.ask(1, four, 0.1) == {}
-    assert owners.look_at == REPLY_SECONDS
+    assert owners.check_at == REPLY_SECONDS
     assert [*owners.ask(1, four, REPLY_SECONDS)] == ["p"]
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.core.fair.strides import STRIDE_SCALE
-from fairlead.lab.node import VirtualNode, simulated_task
+from fairlead.lab.schedule import VirtualNode, simulated_task
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 from tests.fairness_gap import FairnessGap, PriorityFlow
 from tests.tiers import examples

@@ -42,7 +42,7 @@ MOST_TEXT = 600
 most six bytes in JSON, and a message between nodes at most 4096."""
 
 CHECK_SECONDS = 15.0
-"""Seconds between two looks at runs on other nodes whose end was not reported."""
+"""Seconds between two checks of runs on other nodes whose end was not reported."""
 
 SPARE_PAUSES = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between announcements that no node responds to; the last one repeats."""
@@ -237,7 +237,7 @@ class Granting(SimplePart):
             try:
                 held = await self._context.store.still_held(node, task_ids)
             except StoreUnavailable:
-                return  # the next check looks again
+                return  # the next check asks again
             for granted in checked:
                 task_id = granted.trigger.id
                 if task_id not in held and self._running.get(task_id) is granted:

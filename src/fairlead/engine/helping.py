@@ -168,7 +168,7 @@ class Helping(SimplePart):
 
     async def _wait(self) -> None:
         times = (granted.until for granted in self._waiting.values())
-        until = min([self._owners.look_at, self._send_at, *times])
+        until = min([self._owners.check_at, self._send_at, *times])
         await event_or_pause(self._poked, until - self._now())
 
     def _ask(self, now: float) -> None:

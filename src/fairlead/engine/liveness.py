@@ -36,7 +36,7 @@ process, the node may be back."""
 
 RETRY_SECONDS = 0.5
 """Seconds between two tries of a heartbeat while the store is unavailable. After an outage a living
-node must be heard before another node takes its free lock for its death."""
+node must send one before another node takes its free lock for its death."""
 
 LEASE_SECONDS = 10.0
 """Seconds for which a node owns partitions without a renewal."""
@@ -70,7 +70,7 @@ RENEWAL_TIMEOUT = 5.0
 
 assert 3 * HEARTBEAT_SECONDS < SILENT_SECONDS, "two lost heartbeats are no death"
 assert min(SILENT_SECONDS, LEASE_SECONDS) > HEARTBEAT_SECONDS + BLOCKED_SECONDS + RENEWAL_TIMEOUT
-assert START_PAUSE >= RETRY_SECONDS, "a living node is heard before its free lock counts"
+assert START_PAUSE >= RETRY_SECONDS, "a living node sends a heartbeat first"
 
 _BOOT_TIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 

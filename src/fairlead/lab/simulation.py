@@ -12,8 +12,7 @@ import msgspec
 from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import ConfigurationError
-from fairlead.lab.node import VirtualNode, simulated_task
-from fairlead.lab.schedule import Schedule, schedule
+from fairlead.lab.schedule import Schedule, VirtualNode, schedule, simulated_task
 from fairlead.model import DEFAULT_PRIORITY, DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT
 
 MOST_TASKS = 1_000_000

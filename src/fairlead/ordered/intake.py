@@ -20,8 +20,8 @@ log = logging.getLogger("fairlead.ordered")
 PAGE = 5000
 """Entries of the log in one read, of all partitions together."""
 
-LOOK_SECONDS = 10.0
-"""Seconds between two looks at partitions that queues no longer have."""
+CHECK_SECONDS = 10.0
+"""Seconds between two checks for partitions that queues no longer have."""
 
 _PART = 4
 """Part of the bytes of a partition's tasks in memory that a batch of the log may have in addition:
@@ -40,8 +40,8 @@ class OrderedIntake:
         self._without_room: set[PartitionKey] = set()
         """Partitions that failed, or were leaving, when a batch came for them. The log delivers the
         batch again after a rewind."""
-        self._look_at = 0.0
-        """Monotonic seconds of the next look at partitions that queues no longer have."""
+        self._check_at = 0.0
+        """Monotonic seconds of the next check for partitions that queues no longer have."""
 
     async def run(self) -> None:
         """Read until cancelled. Retry a failing log with growing pauses; the partitions continue.
@@ -90,7 +90,7 @@ class OrderedIntake:
         number. The owner of a queue's first partition looks for them."""
         log, now = self._context.log, self._context.clock.monotonic()
         found: dict[PartitionKey, int] = {}
-        if log.joins_transactions or now < self._look_at:
+        if log.joins_transactions or now < self._check_at:
             return found
         for key, partition in list(self._partitions.items()):
             if key.partition == 0 and partition.has_room:
@@ -98,7 +98,7 @@ class OrderedIntake:
                 lags = await log.lag(key.queue)
                 found |= {PartitionKey(key.queue, n): count for n in lags if n >= count}
         if not found:
-            self._look_at = now + LOOK_SECONDS
+            self._check_at = now + CHECK_SECONDS
         return found
 
     async def _passed_on(self, batch: Batch, partitions: int) -> Batch:

@@ -270,7 +270,7 @@ class Persistence:
             self._schedule.read_beside_done(one, *page)
         self._schedule.read_done(*found[0])
         for tasks, _ in found:
-            self._unreadable.found(tasks)
+            self._unreadable.note(tasks)
         self._events.on_changed()
         return True
 

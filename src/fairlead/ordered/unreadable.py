@@ -58,7 +58,7 @@ class UnreadableTasks:
         """Return the number of these tasks in memory."""
         return sum(self._is_in_memory(key) for key in self._tasks)
 
-    def found(self, rows: Sequence[ScheduledTask]) -> None:
+    def note(self, rows: Sequence[ScheduledTask]) -> None:
         """Note those of the rows that cannot be read and are in memory."""
         new = {
             row.key: row.unreadable

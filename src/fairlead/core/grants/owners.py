@@ -52,7 +52,7 @@ class Owners:
         self._owners: dict[str, _Owner] = {}
         self._started, self._since, self._rate = 0, 0.0, 0.0
         """Granted tasks started since a time, and their number per second before."""
-        self.look_at = math.inf
+        self.check_at = math.inf
         """Time at which to ask again, because an owner may have left its want unused."""
 
     def on_spare(self, owner: str, names: Sequence[TaskName], now: float) -> None:
@@ -91,7 +91,7 @@ class Owners:
         waits = [owner for owner in self._owners.values() if owner.asked]
         others = [name for name, owner in self._owners.items() if not owner.asked]
         replies = [owner.asked_at + REPLY_SECONDS for owner in waits]
-        self.look_at = min(replies, default=math.inf) if others else math.inf
+        self.check_at = min(replies, default=math.inf) if others else math.inf
         left = room - sum(owner.asked for owner in waits)
         if left < max(1, self.ahead(now) // 2):
             return {}  # not yet worth a message

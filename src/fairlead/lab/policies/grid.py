@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.policy import CandidatePolicy
-from fairlead.lab.weights import check_rule
+from fairlead.lab.policies.weighing import check_rule
 
 MOST_POLICIES = 10_000
 

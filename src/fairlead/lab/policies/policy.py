@@ -55,7 +55,7 @@ class CandidatePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     order: Literal["fifo", "fair"] = "fair"
     weights: str | dict[str, float] = "recorded"
-    """A rule or a table; see `lab.weights` and `policies.weighing`."""
+    """A rule or a table; see `policies.weighing`."""
     slots: Count = 1
     nodes: Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] = 1
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)] = 1

@@ -18,11 +18,17 @@ from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.calibration import CalibrationGap, gap, has_waits, most_at_once
-from fairlead.lab.policies.candidate import Candidate, CandidateResult, Sample, Setup
+from fairlead.lab.policies.candidate import (
+    Candidate,
+    CandidateResult,
+    OnProgress,
+    Runner,
+    Sample,
+    Setup,
+)
 from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import Interval, Objective, interval, verdict
 from fairlead.lab.policies.policy import CandidatePolicy
-from fairlead.lab.policies.runner import OnProgress, Runner
 from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh

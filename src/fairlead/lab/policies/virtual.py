@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.lab.node import VirtualNode, simulated_task
 from fairlead.lab.policies.arrivals import Arrivals, Ints
 from fairlead.lab.policies.policy import CandidatePolicy
 from fairlead.lab.policies.samples import original_key
-from fairlead.lab.schedule import schedule
+from fairlead.lab.schedule import VirtualNode, schedule, simulated_task
 from fairlead.model import DEFAULT_WEIGHT, MAX_WEIGHT, MIN_WEIGHT, Trigger
 
 

@@ -20,9 +20,8 @@ from fairlead.pipeline.commands.output import failures, show_rows, watching
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
     from fairlead.lab.policies.calibration import CalibrationGap
-    from fairlead.lab.policies.candidate import CandidateResult
+    from fairlead.lab.policies.candidate import CandidateResult, Runner
     from fairlead.lab.policies.objective import Interval
-    from fairlead.lab.policies.runner import Runner
     from fairlead.lab.policies.study import Study, StudyPlan
 
 _SHOWN = 10
@@ -133,7 +132,7 @@ def replay(options: ReplayOptions) -> None:
 
 def _runner(arrivals: Arrivals, spark: Any) -> AbstractContextManager[Runner]:
     """Return the runner on Spark, or in this process without it."""
-    from fairlead.lab.policies.runner import InProcess
+    from fairlead.lab.policies.candidate import InProcess
     from fairlead.pipeline.replay.on_spark import OnSpark
 
     return nullcontext(InProcess(arrivals)) if spark is None else OnSpark(spark, arrivals)

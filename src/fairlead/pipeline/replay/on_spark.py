@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlead.lab.policies.arrivals import Arrivals, load, save
-from fairlead.lab.policies.candidate import Candidate, CandidateResult, Setup, perform
-from fairlead.lab.policies.runner import OnProgress, longest_first
+from fairlead.lab.policies.candidate import (
+    Candidate,
+    CandidateResult,
+    OnProgress,
+    Setup,
+    longest_first,
+    perform,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
