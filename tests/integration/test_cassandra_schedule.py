@@ -27,7 +27,7 @@ from fairlead.connect import task_store  # noqa: E402
 from fairlead.engine.outcome import MOST_ERROR_TEXT  # noqa: E402
 from fairlead.errors import BatchTooLarge, StoreUnavailable  # noqa: E402
 from fairlead.model import BEFORE_ALL, ScheduledTask, ScheduleRecord, TaskKey  # noqa: E402
-from fairlead.ordered.completion import MOST_AT_ONCE  # noqa: E402
+from fairlead.ordered.in_flight import MOST_AT_ONCE  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.task_log import Submit, encode  # noqa: E402
 from services.cassandra import CassandraServer  # noqa: E402

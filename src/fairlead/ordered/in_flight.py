@@ -1,20 +1,29 @@
 """Tasks of one partition that its schedule has handed out, until their ends are written.
 
 A task waits in the node's table, is claimed, runs, and ends before its end is in the store. A run
-outlives a failure of the partition: a later tenure writes its end.
+outlives a failure of the partition: a later tenure writes its end. An end that the store refuses
+alone is tried again; later tasks of its ordering key wait meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from fairlead.batch_writer import BatchWriter, Refusal
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.model import ClaimedTask, Finish, RunEnd, ScheduledTask, Trigger, TriggerPath
-from fairlead.ordered.completion import OrderedCompletion
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.ending import end_of_run
 from fairlead.pauses import TimedEvent
+from fairlead.ports.schedule_store import Fenced
+from fairlead.refused_writes import RefusedWrites
+
+log = logging.getLogger("fairlead.ordered")
+
+MOST_AT_ONCE = 500
+"""Maximum number of ends in one write."""
 
 
 class LoadedSchedule(Protocol):
@@ -39,9 +48,11 @@ class InFlight:
     def __init__(self, context: OrderedContext) -> None:
         self._context = context
         self.loaded: LoadedSchedule | None = None
-        self.completion = OrderedCompletion(
-            context.clock, self._on_written, self._on_end_refused, context.on_incidents
+        self._refused = RefusedWrites("end of a run", log, context.clock, context.on_incidents)
+        self.ends = BatchWriter[RunEnd, None](
+            MOST_AT_ONCE, context.clock, self._on_written, self._on_end_refused, (Fenced,)
         )
+        """Ends that the store does not have yet."""
         self.emptied = TimedEvent(context.clock)
         """Event that a run ended and its end is written."""
         self._handed_out: dict[str, ScheduledTask] = {}
@@ -64,7 +75,7 @@ class InFlight:
     @property
     def is_settled(self) -> bool:
         """Whether no task runs, and every end is written but those that the store refuses."""
-        return len(self._running) <= self.completion.refused
+        return len(self._running) <= len(self.ends.refused)
 
     @property
     def running(self) -> list[ScheduledTask]:
@@ -130,7 +141,7 @@ class InFlight:
         else:
             scheduled, claimed_at = found
             finish = self._context.clock.corrected(finish)
-            self.completion.add(end_of_run(scheduled, finish, claimed_at, self._context.node))
+            self.ends.add(end_of_run(scheduled, finish, claimed_at, self._context.node))
 
     def drop_ended(self, ids: Collection[str]) -> None:
         """Drop ended runs that have no end to write. Tasks that never started may run again."""
@@ -146,7 +157,7 @@ class InFlight:
             self._dropped.discard(task_id)
         self.emptied.notify()
 
-    def _on_written(self, ends: Sequence[RunEnd]) -> None:
+    def _on_written(self, ends: Sequence[RunEnd], _: None) -> None:
         assert self.loaded is not None
         ids = [end.scheduled.task.id for end in ends]
         for end in ends:
@@ -160,8 +171,10 @@ class InFlight:
         self._context.settled(ids)
         self.emptied.notify()
 
-    def _on_end_refused(self, end: RunEnd) -> None:
-        task_id = end.scheduled.task.id
+    def _on_end_refused(self, refusal: Refusal[RunEnd]) -> None:
+        task, count = refusal.entry.scheduled.task, len(self.ends.refused)
+        self._refused.on_refused(refusal.error, count, task.id, task.queue, task.name)
+        task_id = task.id
         if task_id in self._dropped:
             self._drop_refused(task_id)
         else:
@@ -170,7 +183,7 @@ class InFlight:
 
     def _drop_refused(self, task_id: str) -> bool:
         """Drop the end of a task that a person ended, if the store refuses that end."""
-        if not self.completion.drop_refused(task_id):
+        if not self.ends.drop_refused(lambda end: end.scheduled.task.id == task_id):
             return False
         self.drop_ended([task_id])
         self._context.settled([task_id])
@@ -197,7 +210,7 @@ class InFlight:
     def drop(self) -> list[RunEnd]:
         """Stop all runs without writing their ends, because another node owns the partition. Return
         the ends that were not written yet."""
-        waiting = self.completion.clear()
+        waiting = self.ends.clear()
         ends = [end for end in waiting if end.scheduled.task.id not in self._dropped]
         unwritten = [end.scheduled.task.id for end in waiting]
         for task_id in self._running.keys() - set(unwritten):

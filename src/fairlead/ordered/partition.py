@@ -13,15 +13,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fairlead.batch_writer import BatchWriter
 from fairlead.clock import MICROS
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.core.schedule.throughput import Window
 from fairlead.errors import StoreUnavailable
 from fairlead.model import PartitionKey, RunEnd, ScheduleRecord
-from fairlead.ordered.completion import write_once
 from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.fenced_schedule import FencedSchedule
-from fairlead.ordered.in_flight import InFlight
+from fairlead.ordered.in_flight import MOST_AT_ONCE, InFlight
 from fairlead.ordered.layout import OtherLayout, require_layout
 from fairlead.ordered.tenure import Tenure
 from fairlead.ports.observer import OrderedGauges
@@ -236,11 +236,21 @@ class OrderedPartition:
         """Try once to write these ends, so that the next owner need not run their tasks again. The
         store refuses them if that owner has begun."""
         store = FencedSchedule(self._context.store, self.key, self._range_id)
-        left, error = await write_once(ends, store.finish, self._context.clock, LAST_SECONDS)
-        if left:
+        writer = BatchWriter[RunEnd, None](
+            MOST_AT_ONCE, self._context.clock, lambda ends, _: None, lambda refusal: None, (Fenced,)
+        )
+        writer.waiting.extend(ends)
+        error: Exception | None = None
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                await writer.flush(store.finish)
+        except (StoreUnavailable, Fenced, TimeoutError) as raised:
+            error = raised
+        if len(writer):
+            error = error or writer.refused[0].error
             log.warning(
                 "ends of runs could not be written; the next owner runs their tasks again",
-                extra={"partition": self.key, "runs": left, "error": str(error)},
+                extra={"partition": self.key, "runs": len(writer), "error": str(error)},
             )
 
     # state ----------------------------------------------------------------------------------------

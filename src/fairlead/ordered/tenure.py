@@ -59,8 +59,8 @@ class Tenure:
         async with asyncio.TaskGroup() as parts:
             parts.create_task(self.persistence.run())
             parts.create_task(self.scheduler.run())
-            parts.create_task(self._in_flight.completion.run(self._store.finish))
-            parts.create_task(self._in_flight.completion.run_retries(self._store.finish))
+            parts.create_task(self._in_flight.ends.run(self._store.finish))
+            parts.create_task(self._in_flight.ends.run_retries(self._store.finish))
             parts.create_task(self._move_attempts())
 
     async def _move_attempts(self) -> None:
