@@ -56,8 +56,8 @@ _SHOWN: dict[type, str] = {
     NewTask: "id name fairness_key",
     BulkAction: "id verb change where tenants most actor asked_at state is_stopping performer"
     " looked changed refused error ended_at",
-    TaskFilter: "state queue name fairness_key ordering_key unique_key tags id_prefix argument error"
-    " submitted_from older_than",
+    TaskFilter: "state queue name fairness_key ordering_key unique_key tags id_prefix argument"
+    " error submitted_from older_than",
 }
 """Fields of sources that also have others, which the API does not show."""
 
