@@ -29,6 +29,7 @@ from fairlead import App, ConfigurationError, NotAllowed
 from fairlead.backends.sql.migrate import migrations_of
 from fairlead.contrib.celery import Celery
 from fairlead.contrib.django import get_app
+from fairlead.contrib.django.checks import check_project
 from fairlead.contrib.django.compat import TaskResultStatus
 from fairlead.contrib.django.configuration import Configuration
 from fairlead.contrib.django.database_url import url_of
@@ -231,6 +232,7 @@ def test_the_admin_shows_arguments_through_the_mask(database: str) -> None:
     with override_settings(FAIRLEAD={"MASK": "shop.tasks.missing"}):
         with pytest.raises(ConfigurationError, match="MASK"):
             _ = Configuration.load().mask_function
+        assert [each.id for each in check_project()] == ["fairlead.E001"]
 
 
 @pytest.mark.parametrize("atomic", [False, True], ids=["plain", "with ATOMIC_REQUESTS"])

@@ -273,6 +273,7 @@ def key_of(row: dict[str, Any]) -> Any:
         ("/tasks", {"state": "LOST"}, 400, "state"),
         ("/tasks", {"after": "x" * 2000}, 400, "after"),
         ("/tasks/unknown", {}, 404, "unknown"),
+        ("/tasks/unknown", {"id": "other"}, 400, "id"),
         ("/tenants", {"after": "-1"}, 400, "after"),
         ("/tenant", {}, 400, "key"),
         ("/queue", {"name": "unknown"}, 404, "unknown"),

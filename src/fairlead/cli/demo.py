@@ -16,19 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from fairlead.cli.output import as_json, as_table, say, say_error
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.web import DEFAULT_PORT, ServeOptions, listening, made, need_libraries, serve
-from fairlead.errors import ConfigurationError, FairleadError
+from fairlead.errors import ConfigurationError
 from fairlead.lab.demo import (
     DemoProgress,
     DemoResult,
     DemoSettings,
-    DemoUnfinished,
     TenantResult,
     endless_demo,
     run_demo,
 )
-from fairlead.lab.workers import WorkerEnded
 
-FAILED, WRONG_USE = 1, 2
 _LINE_EVERY = 1.0
 _WEB_SECONDS = 60.0
 """Seconds of one round of the workload under the console, unless --seconds gives others."""
@@ -83,12 +80,6 @@ def demo_command(options: DemoOptions) -> None:
             return
         with _display(errors, options.tasks) as report:
             result = run_demo(options.settings(), report)
-    except (WorkerEnded, DemoUnfinished) as error:
-        say_error(str(error))
-        raise typer.Exit(FAILED) from error
-    except FairleadError as error:
-        say_error(str(error))
-        raise typer.Exit(WRONG_USE) from error
     except KeyboardInterrupt:
         errors.print("stopped; nothing is left behind")
         raise typer.Exit(130) from None

@@ -22,7 +22,6 @@ from fairlead.contrib.django.compat import (
     normalize_json,
     task_enqueued,
 )
-from fairlead.contrib.django.priorities import fairlead_priority
 from fairlead.contrib.django.project import DjangoApp, get_app
 from fairlead.contrib.django.results import imported, is_id, read, result_of
 from fairlead.contrib.django.runs import handler_function
@@ -217,6 +216,12 @@ class FairleadBackend(BaseTaskBackend):
 
         found: list[checks.CheckMessage] = check_backend(self)
         return found
+
+
+def fairlead_priority(priority: int) -> int:
+    """Return Fairlead's priority, 0 first, for Django's, 100 first: 100 to 81 give 0, ..., 20 to 1
+    give 4, 0 to -19 give 5, ..., -80 to -100 give 9."""
+    return min(max(5 + (-priority) // 20, 0), 9)
 
 
 def _check_function(task: Any) -> None:

@@ -26,6 +26,7 @@ def check_project(**given: Any) -> list[CheckMessage]:
     """Check the setting FAIRLEAD, its database, and what TASKS needs beside the backend."""
     try:
         configuration = Configuration.load()
+        _ = configuration.mask_function
     except FairleadError as error:
         return [Error(str(error), id="fairlead.E001")]
     alias = configuration.database

@@ -41,14 +41,12 @@ class ApplySchema(Operation):
         if connection.alias != Configuration.load().database:
             return
         migration, records = _migration(connection, self.version)
+        schema_editor.execute(records["create"], params=None)
         if not schema_editor.collect_sql:
-            schema_editor.execute(records["create"], params=None)
             with connection.cursor() as cursor:
                 cursor.execute(records["applied"])
                 if self.version in [row[0] for row in cursor.fetchall()]:
                     return
-        else:
-            schema_editor.execute(records["create"], params=None)
         for statement in migration.statements:
             schema_editor.execute(statement, params=None)
         # Our own names and numbers, never values of a user; sqlmigrate shows them in place.

@@ -231,7 +231,8 @@ def _reader(operation: Read) -> Handler:
         return json_of(result, operation.result)
 
     def handle(page: Page) -> Response:
-        known = [*operation.arguments.__struct_fields__]
+        in_path = names_in(operation.path)
+        known = [each for each in operation.arguments.__struct_fields__ if each not in in_path]
         _check_names(page, [*known, "no_key"] if operation.has_filter else known)
         if not operation.is_shared:
             return Response(respond(page), media_type=JSON)
