@@ -32,8 +32,7 @@ from lcg_trace import read_trace  # noqa: E402
 
 from fairlead.lab.demo import has_unfinished  # noqa: E402
 from fairlead.lab.workers import WorkerProcesses  # noqa: E402
-from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
-from fairlead.pipeline.definitions.tasks import TASKS  # noqa: E402
+from fairlead.pipeline.models import ATTEMPTS, TASKS  # noqa: E402
 from fairlead.pipeline.warehouse.location import Location  # noqa: E402
 from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402
 from services.postgres import PostgresServer  # noqa: E402

@@ -9,13 +9,16 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    COST,
+    FAIRNESS,
+    INCIDENTS,
+    LATENCY_HIST,
+    SERVICE,
+    TENANT_SHARE,
+)
+from fairlead.pipeline.windows import GROWTH
 from tests.pipeline.frames import attempt
 from tests.pipeline.tables_by_hand import put, row
 from tests.pipeline.warehouses import lake_in

@@ -17,7 +17,7 @@ pytest.importorskip("confluent_kafka", reason="needs the extra kafka")
 pytest.importorskip("kazoo", reason="needs the extra zookeeper")
 pytest.importorskip("pyarrow", reason="needs the extra pipeline")
 
-from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
+from fairlead.pipeline.models import ATTEMPTS  # noqa: E402
 from tests.end_to_end.test_command_line import environment, fairlead, fairlead_here, pause  # noqa: E402
 from tests.end_to_end.test_ordered import SHOP as SQL_SHOP  # noqa: E402
 from tests.end_to_end.test_ordered import log_of, worker_killed_after  # noqa: E402

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.clock import to_micros
-from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.generate.record import recorded

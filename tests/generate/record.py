@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.history_rows import fingerprint
+from fairlead.pipeline.models import ATTEMPTS
 from tests.generate.chance import Chance
 from tests.generate.runs import TASK, of_work
 from tests.generate.truth import Truth

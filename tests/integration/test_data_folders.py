@@ -186,7 +186,7 @@ def test_a_command_says_it_in_one_line(folder: Path) -> None:
 def test_files_of_a_lake_have_the_mode_of_the_umask(folder: Path, umask: None, mask: int) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra pipeline")
     from fairlead.pipeline import durable
-    from fairlead.pipeline.bronze import ATTEMPTS
+    from fairlead.pipeline.models import ATTEMPTS
     from tests.pipeline.warehouses import lake_in
 
     os.umask(mask)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
+from fairlead.pipeline.models import TASKS
 from fairlead.pipeline.session import session
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:

@@ -7,10 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.slo import SLO
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.models import ATTEMPTS, FAILURES, SLO, TENANT_SHARE
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt

@@ -13,18 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK, to_micros
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.slo import SLO
-from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import layers
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
+from fairlead.pipeline.models import ATTEMPTS, BACKLOG, EVENTS, RUNS, SLO, TABLES, TASKS
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.retention import drop_before
-from fairlead.pipeline.runs import RUNS, last_runs
+from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
 from fairlead.pipeline.warehouse.builds import Build, Builds

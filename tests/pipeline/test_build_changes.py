@@ -11,13 +11,10 @@ from msgspec import structs
 from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
+from fairlead.pipeline.models import ATTEMPTS, BACKLOG, COST, EVENTS, OPEN_TASKS, TASKS
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.settings import Bill, Cost, PipelineSettings
 from fairlead.pipeline.warehouse.layout import DAY_US

@@ -23,17 +23,23 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app as fairlead_command
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.jobs.totals import Tables, TablesOfJob
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    COST,
+    EVENTS,
+    LATENCY,
+    LATENCY_HIST,
+    OPEN_TASKS,
+    QUARANTINE,
+    SERVICE,
+    TASKS,
+    TENANT_SHARE,
+)
 from fairlead.pipeline.parts import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import file_name, start
 from fairlead.pipeline.reading.frames import Frames, with_tables

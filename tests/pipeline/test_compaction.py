@@ -11,9 +11,8 @@ import pyarrow as pa
 import pytest
 
 from fairlead.clock import to_micros
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, INCIDENTS
 from fairlead.pipeline.parts import HOUR_US
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.warehouse import compaction

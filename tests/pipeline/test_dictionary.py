@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.models import TABLES
 from fairlead.pipeline.schema import Table
 
 

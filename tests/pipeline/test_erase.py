@@ -18,19 +18,24 @@ from pyspark.sql import SparkSession
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import Snapshots, plan
-from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.latency import LATENCY
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.jobs.erase import erase, readmit_key
 from fairlead.pipeline.ledger import LEDGER
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    EVENTS,
+    FAILURES,
+    FAIRNESS,
+    INCIDENTS,
+    LATENCY,
+    QUARANTINE,
+    RUNS,
+    TABLES,
+    TENANT_SHARE,
+)
 from fairlead.pipeline.reconcile import reconcile
-from fairlead.pipeline.runs import RUNS, last_runs
+from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds

@@ -19,9 +19,9 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK, to_datetime
 from fairlead.core.ids import id_text
 from fairlead.model.history import START, Position
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
 from fairlead.pipeline.warehouse.location import Location

@@ -32,9 +32,9 @@ from fairlead.model import (  # noqa: E402
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.pipeline.bronze import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.errors import BrokenLake  # noqa: E402
 from fairlead.pipeline.export_runs import RunExporter  # noqa: E402
+from fairlead.pipeline.models import ATTEMPTS  # noqa: E402
 from fairlead.pipeline.warehouse import data_files  # noqa: E402
 from fairlead.pipeline.warehouse.table import WarehouseTable  # noqa: E402
 from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402

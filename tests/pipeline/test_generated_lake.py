@@ -11,12 +11,8 @@ import pyarrow as pa
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
-from fairlead.pipeline.definitions.latency import LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.build import JobContext, build
+from fairlead.pipeline.models import ATTEMPTS, LATENCY_HIST, QUARANTINE, SERVICE, TABLES, TASKS
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.reading.query import open_views
 from fairlead.pipeline.reading.snapshots import Snapshots

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.gold.cost import cost
+from fairlead.pipeline.models import SERVICE
 from tests.pipeline.frames import T0, frame, records
 from tests.pipeline.silver_rows import SECOND, served
 

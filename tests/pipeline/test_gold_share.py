@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.gold.tenant_share import tenant_share
+from fairlead.pipeline.models import BACKLOG, SERVICE
 from tests.pipeline.frames import T0, at, frame, records
 from tests.pipeline.silver_rows import IDLE, SECOND, served, waited
 

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.definitions.slo import SLO_COUNTS
 from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
+from fairlead.pipeline.models import SLO_COUNTS
 from tests.pipeline.frames import at, attempt, attempts_frame, frame, records
 
 Row = dict[str, Any]

@@ -24,15 +24,17 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.model import tenant_of
 from fairlead.model.lake_history import AsOf, HistoryRows, Runs
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.erase import erase
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    COST,
+    FAIRNESS,
+    INCIDENTS,
+    LATENCY_HIST,
+    SERVICE,
+    TENANT_SHARE,
+)
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.history import History
 from fairlead.pipeline.schema import Table
@@ -40,6 +42,7 @@ from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.layout import part_name
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.windows import GROWTH
 from fairlead.ports.lake_history import Extent, Question
 from tests.pipeline.frames import T0, attempt
 from tests.pipeline.tables_by_hand import micros, put, row

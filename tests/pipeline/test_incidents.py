@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.incidents.detector import Rules
 from fairlead.pipeline.jobs.incidents import IncidentRow, incidents
+from fairlead.pipeline.models import ATTEMPTS, BACKLOG, INCIDENTS, SERVICE, TENANT_SHARE
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import at, attempt

@@ -12,11 +12,11 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK, SystemClock
 from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.maintain import Maintained, Sources, maintain
-from fairlead.pipeline.runs import RUNS, last_runs
+from fairlead.pipeline.models import ATTEMPTS, RUNS
+from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.layout import DAY_US

@@ -17,11 +17,10 @@ from fairlead import App, NoRetry
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline import connect
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.jobs.erase import erase
 from fairlead.pipeline.jobs.report import report
+from fairlead.pipeline.models import COST, TASKS
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.builds import Builds
 from fairlead.pipeline.warehouse.location import Location

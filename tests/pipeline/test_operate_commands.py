@@ -13,9 +13,8 @@ from pyspark.errors import PySparkException
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.commands import access
-from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.models import ATTEMPTS, BACKLOG
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt
 from tests.pipeline.silver_rows import waited

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.quality import quarantined, sound
 from tests.pipeline.frames import (
     at,

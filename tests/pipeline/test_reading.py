@@ -24,18 +24,13 @@ from fairlead.cli.main import app as fairlead_command
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
 from fairlead.model import tenant_of
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.erase import erase
+from fairlead.pipeline.models import ATTEMPTS, COST, INCIDENTS, RUNS, SERVICE, TABLES
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.reading.object_files import ObjectFiles
 from fairlead.pipeline.reading.query import connect, open_views, select
 from fairlead.pipeline.reading.snapshots import Snapshots
-from fairlead.pipeline.runs import RUNS
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse

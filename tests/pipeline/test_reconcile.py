@@ -15,9 +15,9 @@ from fairlead.connect import task_store
 from fairlead.core.ids import id_text
 from fairlead.model.history import START, Position
 from fairlead.pipeline import ledger
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.filling import add, attempt, connected, migrated, reader_of

@@ -33,7 +33,7 @@ from fairlead.lab.policies.objective import parse_objective
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
 from fairlead.lab.policies.samples import WEEK
 from fairlead.lab.policies.study import BASELINE, Study, StudyPlan, study, usual_train
-from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.replay.on_spark import OnSpark
 from fairlead.pipeline.replay.record import of_lake
 from fairlead.pipeline.warehouse.warehouse import Warehouse

@@ -16,15 +16,18 @@ import pytest
 
 from fairlead.clock import Clock, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bronze import ATTEMPTS, QUARANTINE
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.latency import LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.slo import SLO
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.jobs.report import report
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    COST,
+    FAILURES,
+    FAIRNESS,
+    LATENCY_HIST,
+    QUARANTINE,
+    SERVICE,
+    SLO,
+    TENANT_SHARE,
+)
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.report.data import (

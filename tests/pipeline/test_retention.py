@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.clock import to_micros
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import Snapshots, plan
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS
+from fairlead.pipeline.models import OPEN_TASKS
 from fairlead.pipeline.silver.service import service
 from fairlead.pipeline.silver.tasks import tasks
 from fairlead.pipeline.silver.waiting import waiting

@@ -17,10 +17,8 @@ import pytest
 import yaml
 
 from fairlead.contrib.prometheus import PrometheusObserver
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.latency import LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.dictionary import TABLES, as_dbt_sources
+from fairlead.pipeline.dictionary import as_dbt_sources
+from fairlead.pipeline.models import COST, LATENCY_HIST, SERVICE, TABLES
 from fairlead.pipeline.warehouse.location import Location, flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0

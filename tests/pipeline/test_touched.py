@@ -6,9 +6,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from fairlead.clock import to_micros
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import BuildPlan
 from fairlead.pipeline.jobs.touched import touched
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
 from tests.pipeline.frames import T0, attempt, event

@@ -14,9 +14,9 @@ from fairlead.clock import SystemClock, to_micros
 from fairlead.errors import ConfigurationError, NotAllowed
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft, PolicyState
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.jobs.tune import QueueTuned, TuneOptions, tune
+from fairlead.pipeline.models import TENANT_SHARE
 from fairlead.pipeline.runs import last_runs, recorded
 from fairlead.pipeline.tuning.contracts import TuneSettings, load
 from fairlead.pipeline.tuning.guard_rails import Guards

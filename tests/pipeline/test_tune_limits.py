@@ -13,9 +13,9 @@ import pytest
 
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyState, SwitchMode
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.tune import QueueTuned
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.settings import PipelineSettings

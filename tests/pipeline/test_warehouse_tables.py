@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertSchemaEqual
 
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import PUBLISHED, Build
 from fairlead.pipeline.warehouse.warehouse import Warehouse

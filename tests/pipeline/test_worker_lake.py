@@ -22,10 +22,10 @@ from fairlead.engine.settings import Intervals
 from fairlead.errors import ConfigurationError
 from fairlead.model.history import START, Reader
 from fairlead.operate.doctor import Finding, examine
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.exporter_poller import PolledExporter
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse

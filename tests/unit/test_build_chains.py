@@ -10,10 +10,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from fairlead.pipeline.build_plan import BuildPlan
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.layers import Build
+from fairlead.pipeline.models import SERVICE, TASKS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 

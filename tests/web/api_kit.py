@@ -16,10 +16,7 @@ from fairlead import App, NoRetry
 from fairlead.cli.web import listening
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import PolicyDraft
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.latency import LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.models import ATTEMPTS, LATENCY_HIST, SERVICE, TENANT_SHARE
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.testing import drain

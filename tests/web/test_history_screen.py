@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import App
-from fairlead.pipeline.definitions.latency import LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
+from fairlead.pipeline.models import LATENCY_HIST, SERVICE, TENANT_SHARE
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.web import Access

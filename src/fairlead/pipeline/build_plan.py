@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from fairlead.pipeline import parts as p
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Build, Builds, last_export
 from fairlead.pipeline.warehouse.data_files import TableFile

@@ -4,40 +4,8 @@ from __future__ import annotations
 
 import json
 
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.runs import RUNS
-from fairlead.pipeline.schema import Table
+from fairlead.pipeline.models import TABLES
 from fairlead.pipeline.warehouse.location import NAMESPACE, flat_name
-
-TABLES: tuple[Table, ...] = (
-    ATTEMPTS,
-    EVENTS,
-    QUARANTINE,
-    TASKS,
-    OPEN_TASKS,
-    SERVICE,
-    BACKLOG,
-    TENANT_SHARE,
-    FAIRNESS,
-    LATENCY_HIST,
-    LATENCY,
-    SLO_COUNTS,
-    SLO,
-    FAILURES,
-    COST,
-    INCIDENTS,
-    RUNS,
-)
 
 
 def as_markdown() -> str:

@@ -24,10 +24,10 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
 from fairlead.model.history import START, Feed, Position
 from fairlead.pipeline import ledger
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.cursors import attempts_cursor
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.history_rows import attempts_table, events_table, submitted_table
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import parted
 from fairlead.pipeline.warehouse.data_files import Written

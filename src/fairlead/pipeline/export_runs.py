@@ -15,10 +15,10 @@ import msgspec
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
 from fairlead.model import PartitionKey
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.cursors import broken_cursor
 from fairlead.pipeline.export import ROWS, Batch, Exporter, HistoryExporter, Next
 from fairlead.pipeline.history_rows import attempts_table
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse

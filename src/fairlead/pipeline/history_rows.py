@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fairlead.model.history import ATTEMPT_FIELDS, EVENT_FIELDS, SUBMITTED_FIELDS
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
 from fairlead.ports.statements import Row
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fairlead.model.history import Position
-from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 

@@ -13,9 +13,9 @@ from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
 from fairlead.model.history import FINGERPRINT_MODULUS, START, Position, Totals
 from fairlead.pipeline import ledger
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.cursors import attempts_cursor
 from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.warehouse.data_files import file_errors
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.table import TableState

@@ -9,7 +9,7 @@ from datetime import date, timedelta
 import msgspec
 
 from fairlead.clock import to_datetime
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.parts import dates_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.data_files import TableFile

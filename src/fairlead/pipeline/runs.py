@@ -14,34 +14,8 @@ import pyarrow as pa
 
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
-from fairlead.pipeline.schema import Table, columns_in
+from fairlead.pipeline.models import RUNS
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-
-RUNS = Table(
-    "ops.pipeline_runs",
-    "one run of a job",
-    key=("run_id",),
-    instant="started_at",
-    by="date",
-    columns=columns_in(
-        """
-        run_id        string    random id of the run
-        job           string    name of the job: ingest, build, report, compact, reconcile, check,
-                                or another job of `fairlead pipeline`
-        started_at    timestamp time at which the run started
-        seconds       double    length of the run in seconds
-        state         string    state of the run: done, failed or nothing to do
-        params        string    parameters of the run, as JSON
-        rows_in       bigint    number of rows read, if the job counts them
-        rows_out      bigint    number of rows written
-        quarantined   bigint    number of rows moved to quarantine
-        checks        string    expected and found value of each check, as JSON
-        spark_version string    version of Spark; empty if the job uses no Spark
-        error         string?   cause of the failure; null without one
-        """,
-    ),
-)
-
 
 NOTHING_TO_DO = "nothing to do"
 

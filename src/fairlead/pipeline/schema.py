@@ -1,5 +1,5 @@
-"""The columns of a table: the source of its Arrow schema, its Spark schema and its page of the data
-dictionary."""
+"""The declaration of a table, in the header of its model: the source of its Arrow schema, its Spark
+schema, its checks and its page of the data dictionary."""
 
 from __future__ import annotations
 
@@ -22,6 +22,15 @@ class Column(NamedTuple):
     nullable: bool = False
 
 
+class Refusal(NamedTuple):
+    """A rule for the rows of a table: a row that meets the condition goes to quarantine."""
+
+    column: str
+    condition: str
+    """Condition in the SQL of Spark and DuckDB."""
+    reason: str
+
+
 class Table(NamedTuple):
     """A table of the lake: `key` identifies a row, and the hour or date of the column `instant` is
     its partition."""
@@ -33,9 +42,10 @@ class Table(NamedTuple):
     columns: tuple[Column, ...]
     by: str = "hour"
     """Partitioned by "hour" or by "date" of `instant`, UTC."""
-    together: bool = False
-    """Whether the function that computes the table already groups the rows by partition, so that
-    writing does not shuffle them."""
+    refusals: tuple[Refusal, ...] = ()
+    """Rules in order. A row goes to quarantine for the first rule that it breaks."""
+    query: str = ""
+    """Statement of Spark SQL that computes the rows; empty for a table that no model computes."""
 
     @property
     def column_names(self) -> list[str]:
@@ -85,3 +95,43 @@ def columns_in(*parts: str | Column) -> tuple[Column, ...]:
             column = Column(name, type_.rstrip("?"), " ".join(doc.split()), type_.endswith("?"))
             found.append(column)
     return tuple(found)
+
+
+def declared(text: str) -> Table:
+    """Return the table of a model: a header of comments, and a query.
+
+    A line of the header begins a field, and lines that are indented continue it: `table`, `doc`,
+    `key`, `partition` ("hour of" or "date of" an instant) and `columns` (see `columns_in`). In
+    bronze, `required` names columns that, like texts, must have a value in every row, and `refused`
+    has a line "column if condition: reason" for each rule.
+    """
+    lines = text.splitlines(keepends=True)
+    end = next((n for n, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    header = "".join(line.removeprefix("--").removeprefix(" ") for line in lines[:end])
+    fields = dict(field.split(":", 1) for field in re.split(r"\n(?! )", header.strip()))
+    columns = columns_in(fields["columns"])
+    by, _, instant = fields["partition"].split()
+    # A missing value comes first, because a comparison with null breaks no rule.
+    texts = [c.name for c in columns if c.type == "string" and not c.nullable]
+    needed = [*texts, *_words(fields["required"])] if "required" in fields else []
+    refusals = []
+    for value in needed:
+        column = value.rpartition(".")[2]
+        refusals.append(Refusal(column, f"{value} IS NULL", f"{column} is missing"))
+    for rule in re.split(r"\n(?! {3})", fields.get("refused", "").strip()):
+        if found := re.fullmatch(r"(\w+) if (.*?): (.*)", " ".join(rule.split())):
+            refusals.append(Refusal(*found.groups()))
+    return Table(
+        fields["table"].strip(),
+        " ".join(fields["doc"].split()),
+        tuple(_words(fields["key"])),
+        instant,
+        columns,
+        by,
+        refusals=tuple(refusals),
+        query="".join(lines[end:]).strip(),
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",")]

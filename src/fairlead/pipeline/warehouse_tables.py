@@ -13,9 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import Clock
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import Snapshots
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.spark_rows import columns_of, during, first_line, placed
 from fairlead.pipeline.warehouse.builds import Build
@@ -90,9 +90,9 @@ class WarehouseTables(Snapshots):
         if few:
             rows = rows.coalesce(1)
         writer = rows.writeTo(f"{self.name_of(table)}.branch_{self._branch}")
-        if table.together or few:
-            # The rows of a partition are in few tasks already, so Iceberg need not shuffle them. A
-            # task writes a few partitions side by side, without a sort.
+        if few:
+            # Iceberg need not shuffle the rows of one task, which writes a few partitions side by
+            # side, without a sort.
             side_by_side = parts is not None and len(parts) <= _SIDE_BY_SIDE
             writer = writer.option("distribution-mode", "none")
             writer = writer.option("fanout-enabled", str(side_by_side).lower())

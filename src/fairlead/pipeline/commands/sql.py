@@ -54,7 +54,7 @@ def sql(
     by queue"
     """
     with failures():
-        from fairlead.pipeline.dictionary import TABLES
+        from fairlead.pipeline.models import TABLES
         from fairlead.pipeline.reading.query import open_views, select, tables_in
 
         warehouse = existing_lake(options.lake, options.catalog)

@@ -123,7 +123,7 @@ def status(options: StatusOptions) -> None:
 
 
 def _tables(lake: Warehouse) -> list[TableStatus]:
-    from fairlead.pipeline.dictionary import TABLES
+    from fairlead.pipeline.models import TABLES
     from fairlead.pipeline.reading.snapshots import Snapshots
 
     found = {table: TableStatus(table.name) for table in TABLES}
@@ -187,7 +187,8 @@ def tables(options: TablesOptions) -> None:
     Example: fairlead pipeline tables --json
     """
     with failures():
-        from fairlead.pipeline.dictionary import TABLES, as_dbt_sources, as_markdown
+        from fairlead.pipeline.dictionary import as_dbt_sources, as_markdown
+        from fairlead.pipeline.models import TABLES
 
         if options.json:
             columns = {table: [each._asdict() for each in table.columns] for table in TABLES}

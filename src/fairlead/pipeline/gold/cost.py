@@ -6,10 +6,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold import window_start
+from fairlead.pipeline.models import COST
 from fairlead.pipeline.sorting import joined
+from fairlead.pipeline.windows import ALL, DAY, HOUR
 
 IDLE_BY = {"usage": "busy_us", "peak": "peak_us", "reserved": "reserved"}
 """Column in proportion to which each method divides idle time: worker time, worker time of the

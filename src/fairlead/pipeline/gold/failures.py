@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.windows import HOUR
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import elapsed_us, has_failed, is_run
+from fairlead.pipeline.models import FAILURES
 from fairlead.pipeline.sorting import joined
+from fairlead.pipeline.windows import HOUR
 
 STORM_FROM = 100
 """Least number of failed runs of one kind in an hour that make a storm, if they are also more than

@@ -6,7 +6,7 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.fairness import FAIRNESS
+from fairlead.pipeline.models import FAIRNESS
 
 NOISY_FROM = 0.1
 """Least share of the service that a key must have to be named as `noisy_key`."""

@@ -12,11 +12,11 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.latency import ERROR_BOUND, GROWTH, LATENCY, LATENCY_HIST
-from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import measures
+from fairlead.pipeline.models import LATENCY, LATENCY_HIST
 from fairlead.pipeline.sorting import SORTER, sorter, together
+from fairlead.pipeline.windows import ALL, DAY, GROWTH, HOUR
 
 _PER_MILLE = {"p50": 500, "p90": 900, "p99": 990, "p999": 999}
 
@@ -161,7 +161,7 @@ def _percentiles(hist: DataFrame, window_s: int) -> DataFrame:
             F.max("max_us").alias("max_us"),
         )
         .withColumn("window_s", F.lit(window_s))
-        .withColumn("error_bound", F.lit(ERROR_BOUND))
+        .withColumn("error_bound", F.lit(0.01))
         .select(*LATENCY.column_names)
     )
 

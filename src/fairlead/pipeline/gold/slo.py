@@ -11,10 +11,19 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS, SPANS, STEP_S
-from fairlead.pipeline.definitions.windows import ALL
 from fairlead.pipeline.gold import window_start
 from fairlead.pipeline.gold.measures import has_failed, is_run, measures
+from fairlead.pipeline.models import SLO, SLO_COUNTS
+from fairlead.pipeline.windows import ALL, SLO_WINDOW
+
+SPANS = {
+    "burn_5m": SLO_WINDOW,
+    "burn_30m": 1800,
+    "burn_1h": 3600,
+    "burn_6h": 21_600,
+    "burn_3d": 259_200,
+}
+"""Length of each span in seconds, including the window itself."""
 
 
 class Objective(NamedTuple):
@@ -36,7 +45,7 @@ def slo_counts(attempts: DataFrame, objectives: Sequence[Objective]) -> DataFram
     measure or an objective outside (0, 1)."""
     us = measures()
     measured = attempts.filter(is_run()).select(
-        window_start(F.col("finished_at"), STEP_S).alias("window_start"),
+        window_start(F.col("finished_at"), SLO_WINDOW).alias("window_start"),
         "queue",
         "name",
         "next_state",
@@ -102,7 +111,7 @@ def _burn(span_s: int) -> Expression:
     span = (
         Window.partitionBy("slo_id")
         .orderBy(F.unix_seconds("window_start"))
-        .rangeBetween(STEP_S - span_s, Window.currentRow)
+        .rangeBetween(SLO_WINDOW - span_s, Window.currentRow)
     )
     bad = F.sum("bad").over(span)
     return bad / (F.sum("good").over(span) + bad) / (1 - F.col("objective"))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.windows import MINUTE
 from fairlead.pipeline.gold import KEYS_DAY
+from fairlead.pipeline.windows import MINUTE
 
 LONGER_THAN_USUAL = 10
 """Least wait of a starved key, as a multiple of the median pickup of its queue."""

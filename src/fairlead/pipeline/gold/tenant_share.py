@@ -6,11 +6,11 @@ from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import DAY, MINUTE, WINDOWS
 from fairlead.pipeline.gold import KEYS_DAY, start_of
 from fairlead.pipeline.gold.starvation import starved
+from fairlead.pipeline.models import TENANT_SHARE
 from fairlead.pipeline.sorting import SORTER, joined, sorter, together
+from fairlead.pipeline.windows import DAY, MINUTE, WINDOWS
 
 
 def tenant_share(

@@ -11,11 +11,10 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import Clock
 from fairlead.pipeline import build_plan
-from fairlead.pipeline.bronze import QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs import checks
 from fairlead.pipeline.jobs.layers import Build
+from fairlead.pipeline.models import QUARANTINE, TABLES
 from fairlead.pipeline.parts import dates_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, recorded
 from fairlead.pipeline.settings import PipelineSettings

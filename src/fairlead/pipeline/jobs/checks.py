@@ -8,13 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from string import Template
 
 from fairlead.clock import Clock, to_micros
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.latency import LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tasks import TASKS
-from fairlead.pipeline.definitions.windows import WINDOWS
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.jobs.totals import Tables
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, LATENCY_HIST, SERVICE, TASKS
 from fairlead.pipeline.parts import (
     PartsOf,
     all_parts,
@@ -30,6 +26,7 @@ from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.data_files import rows_in
 from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.windows import WINDOWS
 
 ALWAYS = -(1 << 62)
 """An instant before all others, in microseconds since the epoch."""

@@ -17,10 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import ledger
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.windows import ALL
-from fairlead.pipeline.dictionary import TABLES
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, FAILURES, QUARANTINE, TABLES
 from fairlead.pipeline.parts import hours_of
 from fairlead.pipeline.reading.engine import MEMORY, as_our_errors
 from fairlead.pipeline.reading.query import open_views, views_of
@@ -31,6 +28,7 @@ from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US, LAST_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.windows import ALL
 
 KEY_COLUMNS = ("fairness_key", "subject", "max_lag_key", "noisy_key")
 """Columns that name a fairness key."""

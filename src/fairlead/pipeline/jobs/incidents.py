@@ -13,9 +13,6 @@ import pyarrow as pa
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import Clock, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.service import SERVICE
 from fairlead.pipeline.incidents.detector import MINUTE, Rules
 from fairlead.pipeline.incidents.over_history import (
     DAY_MINUTES,
@@ -23,6 +20,7 @@ from fairlead.pipeline.incidents.over_history import (
     Minute,
     incidents_from,
 )
+from fairlead.pipeline.models import BACKLOG, INCIDENTS, SERVICE
 from fairlead.pipeline.parts import dates_of, hours_between, micros_of
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.runs import recorded

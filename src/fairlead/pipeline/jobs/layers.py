@@ -18,18 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.pipeline import parts as p
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
 from fairlead.pipeline.build_plan import BuildPlan
-from fairlead.pipeline.definitions.backlog import BACKLOG
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.failures import FAILURES
-from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.latency import LATENCY, LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.slo import SLO, SLO_COUNTS
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS, TASKS
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR
 from fairlead.pipeline.gold.cost import BILLS, cost
 from fairlead.pipeline.gold.failures import failures
 from fairlead.pipeline.gold.fairness import fairness
@@ -43,6 +32,23 @@ from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.gold.tenant_share import tenant_share
 from fairlead.pipeline.jobs.totals import TablesOfJob
 from fairlead.pipeline.jobs.touched import Touched, touched
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    BACKLOG,
+    COST,
+    EVENTS,
+    FAILURES,
+    FAIRNESS,
+    LATENCY,
+    LATENCY_HIST,
+    OPEN_TASKS,
+    QUARANTINE,
+    SERVICE,
+    SLO,
+    SLO_COUNTS,
+    TASKS,
+    TENANT_SHARE,
+)
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT, quarantined, sound, sound_events
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
@@ -52,6 +58,7 @@ from fairlead.pipeline.silver.tasks import continued, tasks
 from fairlead.pipeline.silver.waiting import waiting
 from fairlead.pipeline.spark_rows import local_rows, overlapping, within
 from fairlead.pipeline.warehouse_tables import WarehouseTables
+from fairlead.pipeline.windows import ALL, DAY, HOUR
 
 SLO_DAYS_BACK = 3
 """Days of counts that the longest burn rate covers."""

@@ -15,14 +15,12 @@ import msgspec
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import FairleadError
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.ledger import LEDGER
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, INCIDENTS, RUNS, TABLES
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.retention import drop_before, first_day
-from fairlead.pipeline.runs import NOTHING_TO_DO, RUNS, Check, JobRun, recorded
+from fairlead.pipeline.runs import NOTHING_TO_DO, Check, JobRun, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import BUILDS, Builds
 from fairlead.pipeline.warehouse.compaction import compact

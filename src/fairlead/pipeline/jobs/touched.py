@@ -7,10 +7,9 @@ from string import Template
 from typing import NamedTuple
 
 from fairlead.pipeline import parts as p
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
 from fairlead.pipeline.build_plan import BuildPlan
-from fairlead.pipeline.definitions.tasks import TASKS
 from fairlead.pipeline.jobs.totals import Tables
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, TASKS
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT
 from fairlead.pipeline.warehouse.layout import part_name
 

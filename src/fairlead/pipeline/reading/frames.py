@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.models import TABLES
 from fairlead.pipeline.parts import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import (
     MEMORY,

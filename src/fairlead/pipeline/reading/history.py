@@ -23,15 +23,16 @@ from fairlead.model.lake_history import (
     Tenant,
     Waits,
 )
-from fairlead.pipeline.bronze import ATTEMPTS
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.fairness import FAIRNESS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.definitions.latency import GROWTH, LATENCY_HIST
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.tenant_share import TENANT_SHARE
-from fairlead.pipeline.definitions.windows import DAY, HOUR, MINUTE, WINDOWS
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    COST,
+    FAIRNESS,
+    INCIDENTS,
+    LATENCY_HIST,
+    SERVICE,
+    TENANT_SHARE,
+)
 from fairlead.pipeline.parts import HOUR_US, micros_of
 from fairlead.pipeline.quality import IS_SOUND
 from fairlead.pipeline.reading.engine import (
@@ -51,6 +52,7 @@ from fairlead.pipeline.reading.query import existing, not_made
 from fairlead.pipeline.reading.snapshots import Seen, Snapshots, TableAt
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import MOST_POINTS, step_for
+from fairlead.pipeline.windows import DAY, GROWTH, HOUR, MINUTE, WINDOWS
 from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure, Question
 
 MOST_PARTS = 50

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.config import catalog_of
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.extra import need
+from fairlead.pipeline.models import TABLES
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,

@@ -8,11 +8,8 @@ from typing import NamedTuple
 
 from pyiceberg.io import FileIO
 
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS
-from fairlead.pipeline.definitions.incidents import INCIDENTS
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.runs import RUNS
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, INCIDENTS, RUNS, TABLES
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Build, Builds, last_export
 from fairlead.pipeline.warehouse.data_files import TableFile

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
-from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _TEXTS = ("name", "fairness_key")

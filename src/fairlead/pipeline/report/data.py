@@ -14,18 +14,14 @@ import pandas as pd
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.bronze import ATTEMPTS, EVENTS, QUARANTINE
-from fairlead.pipeline.definitions.cost import COST
-from fairlead.pipeline.definitions.latency import GROWTH
-from fairlead.pipeline.definitions.service import SERVICE
-from fairlead.pipeline.definitions.slo import STEP_S
-from fairlead.pipeline.definitions.windows import ALL, DAY, HOUR, MINUTE
+from fairlead.pipeline.models import ATTEMPTS, COST, EVENTS, QUARANTINE, RUNS, SERVICE
 from fairlead.pipeline.parts import micros_of, start_of
 from fairlead.pipeline.reading.engine import rows_between
 from fairlead.pipeline.reading.frames import Frames, with_tables
 from fairlead.pipeline.reading.history import Steps, rounded, steps_between
-from fairlead.pipeline.runs import RUNS, Check
+from fairlead.pipeline.runs import Check
 from fairlead.pipeline.schema import Table
+from fairlead.pipeline.windows import ALL, DAY, GROWTH, HOUR, MINUTE, SLO_WINDOW
 
 TOP = 12
 """Number of keys, names and errors shown one by one."""
@@ -101,7 +97,7 @@ def gather(
         "most": MOST_ROWS,
         "lines": LINES,
         "growth": GROWTH,
-        "slo_us": STEP_S * MICROS,
+        "slo_us": SLO_WINDOW * MICROS,
         "now": now,
         "queues": list[str](),
     }

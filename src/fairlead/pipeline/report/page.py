@@ -13,12 +13,12 @@ from markupsafe import Markup
 
 from fairlead import charts
 from fairlead.clock import MICROS, to_datetime, to_micros
-from fairlead.pipeline.bronze import QUARANTINE
-from fairlead.pipeline.definitions.windows import DAY, HOUR
+from fairlead.pipeline.models import QUARANTINE
 from fairlead.pipeline.reading.history import Steps
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import ReportData
 from fairlead.pipeline.report.numbers import count, duration, instant, percent, ratio, shortened
+from fairlead.pipeline.windows import DAY, HOUR
 
 EVEN = 0.9
 """Median Jain index below which a queue is shown as uneven."""

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from fairlead.clock import to_micros
-from fairlead.pipeline.definitions.backlog import BACKLOG
+from fairlead.pipeline.models import BACKLOG
 from fairlead.pipeline.silver import stays
 from fairlead.pipeline.silver.stays import CHANGES, HOUR, IN_HOUR, MINUTE, floor, when
 from fairlead.pipeline.sorting import by_hour

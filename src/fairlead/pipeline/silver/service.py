@@ -6,7 +6,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.service import SERVICE
+from fairlead.pipeline.models import SERVICE
 from fairlead.pipeline.sorting import SLICE, by_hour
 
 WINDOW_S = 60

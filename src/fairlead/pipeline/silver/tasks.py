@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.tasks import TASKS
+from fairlead.pipeline.models import TASKS
 from fairlead.pipeline.sorting import SLICE, SORTER, by_hour, sorter
 
 SHORTEST_RUN_US = 10_000_000

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.definitions.tasks import OPEN_TASKS
+from fairlead.pipeline.models import OPEN_TASKS
 
 
 def waiting(tasks: DataFrame) -> DataFrame:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.model.history import ATTEMPT_FIELDS
-from fairlead.pipeline.bronze import ATTEMPTS
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.schema import Column, Table, columns_in
 
 if TYPE_CHECKING:

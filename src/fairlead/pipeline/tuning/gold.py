@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.operate.store.policies import PolicyDraft
-from fairlead.pipeline.definitions.windows import HOUR, MINUTE
 from fairlead.pipeline.parts import dates_of, hours_between
 from fairlead.pipeline.quality import IS_SOUND
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.tuning.canary import Measured, Wait, misallocated
 from fairlead.pipeline.tuning.control import Used, declared_weight
 from fairlead.pipeline.tuning.limit_control import Workers
+from fairlead.pipeline.windows import HOUR, MINUTE
 
 CLOCKS_DIFFER = timedelta(minutes=5)
 """Assumed greatest difference of two clocks; rows further in the future come from a wrong clock and

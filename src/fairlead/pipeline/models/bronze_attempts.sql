@@ -1,0 +1,61 @@
+-- table: bronze.attempts
+-- doc: one run of a task, or the end of a task without a run (started_at is then null)
+-- key: store_id, task_id, version
+-- partition: hour of finished_at
+-- required: version, attempt, weight, submitted_at, finished_at, exported_at
+-- refused:
+--   finished_at if finished_at < started_at: the clock jumped: finished before started
+--   finished_at if unix_micros(finished_at) < 946684800000000: the clock was wrong: finished before
+--     2000
+--   finished_at if unix_micros(finished_at) - unix_micros(exported_at) > 86400000000: the clock was
+--     wrong: finished more than a day after it was exported
+--   started_at if unix_micros(finished_at) - unix_micros(started_at) > 366 * 86400000000: the clock
+--     jumped: a run of more than 366 days
+--   ready_at if unix_micros(finished_at) - unix_micros(ready_at) > 366 * 86400000000: the clock
+--     jumped: ready for more than 366 days
+--   weight if weight <= 0 OR weight > 1000000: the weight is not above 0 and at most 1e+06
+--   attempt if attempt < 0: the attempt is negative
+--   outcome if outcome NOT IN ('done', 'retried', 'failed', 'timed_out', 'snoozed', 'cancelled',
+--     'lost'): the outcome is unknown
+-- columns:
+--   store_id        string     identity of the store, created once by its migration
+--   task_id         string     UUIDv7 of the task
+--   attempt         int        number of runs of the task up to and including this one; an end
+--                              without a run repeats the number
+--   tries           int        runs that count against the retry policy
+--   xid             bigint     id of the transaction that wrote the attempt (PostgreSQL); 0 in
+--                              other stores
+--   seq             bigint     order of writing in the store, together with xid
+--   queue           string     queue of the task, as submitted
+--   name            string     name of the task (its type)
+--   partition       int        partition of the queue
+--   priority        tinyint    priority of the task, 0 (first) to 9 (last)
+--   fairness_key    string     fairness key (tenant) of the task
+--   weight          double     weight of the task, as submitted
+--   ordering_key    string?    ordering key of the task, as submitted
+--   unique_key_hash bigint?    CRC-32 of the unique key, to find duplicates without the key itself
+--   submitted_at    timestamp  time of the call of submit, by the submitter's clock
+--   run_at          timestamp  earliest start of this run
+--   ready_at        timestamp? time at which the task last became SUBMITTED
+--   triggered_at    timestamp? time at which the trigger was sent
+--   claimed_at      timestamp? time at which a node claimed the task
+--   started_at      timestamp? time at which the handler was called
+--   finished_at     timestamp  time at which the run, or the task, ended
+--   outcome         string     outcome of the attempt: done, retried, failed, timed_out, snoozed,
+--                              cancelled, lost
+--   next_state      string     state of the task after the attempt: DONE, WAITING, SUBMITTED,
+--                              ERROR, FAILED, CANCELLED
+--   error_type      string?    class of the error
+--   error_fp        bigint?    fingerprint of the error, equal for similar errors: CRC-32 of its
+--                              class and the first line of its text, without digits
+--   error_text      string?    first 500 characters of the error's text
+--   node            string?    node that ran the task
+--   version         int        version of the task during the run
+--   payload_bytes   int        stored size of the arguments
+--   trigger_path    string     source of the trigger of the run: hook (a submit), poller (the task
+--                              came due), heal (a sweep, or a dead node), spill (read back from the
+--                              backlog) or grant (from the owner of the partition)
+--   tags            string     text by which people find the task, as submitted
+--   policy_version  bigint?    version of the published weights during the run; null without
+--                              published weights
+--   exported_at     timestamp  time at which the row was exported

@@ -1,0 +1,30 @@
+-- table: bronze.events
+-- doc: changes of a task other than its runs. A task that was submitted and finished between two
+--   exports has attempts but no event `submitted`
+-- key: store_id, task_id, version, kind
+-- partition: hour of at
+-- required: version, weight, event.at, exported_at
+-- refused:
+--   at if unix_micros(event.at) < 946684800000000: the clock was wrong: before 2000
+--   at if unix_micros(exported_at) - unix_micros(greatest(event.at, run_at)) > 366 * 86400000000: the
+--     clock jumped: due more than 366 days before the export
+--   weight if weight <= 0 OR weight > 1000000: the weight is not above 0 and at most 1e+06
+-- columns:
+--   store_id     string    identity of the store
+--   task_id      string    UUIDv7 of the task
+--   version      int       version of the task at the change
+--   kind         string    kind of the change: submitted, resumed, rescheduled, changed, cancelled,
+--                          marked_failed
+--   xid          bigint    id of the transaction that wrote the event (PostgreSQL); 0 in other
+--                          stores
+--   seq          bigint    order of writing in the store, together with xid
+--   at           timestamp time of the change; for submitted: submitted_at
+--   queue        string    queue of the task
+--   name         string    name of the task
+--   fairness_key string    fairness key of the task
+--   weight       double    weight of the task
+--   priority     tinyint   priority of the task
+--   run_at       timestamp earliest start of the next run after the change
+--   actor        string?   person who made the change; null if a program made it
+--   details      string?   further facts, as JSON
+--   exported_at  timestamp time at which the row was exported

@@ -1,0 +1,12 @@
+-- table: bronze.quarantine
+-- doc: invalid rows, which are counted and kept out of the other tables
+-- key: source, ordinal
+-- partition: hour of seen_at
+-- columns:
+--   source  string    table and store from which the row comes
+--   ordinal string    key of the row in that table
+--   reason  string    fault of the row
+--   column  string    column with the fault
+--   raw     string    the row, as JSON
+--   seen_at timestamp instant that decides the partition, as in the table of the row: finished_at
+--                     for an attempt, at for an event; 1970 if it is missing

@@ -1,0 +1,24 @@
+-- table: gold.latency
+-- doc: percentiles of the durations of attempts, by nearest rank; half of the durations do not
+--   exceed p50. A key has a row of an hour only for at least `least` attempts of [latency]; rows of
+--   days and of all keys together have no minimum
+-- key: window_start, window_s, queue, name, fairness_key, measure
+-- partition: date of window_start
+-- columns:
+--   window_start timestamp start of the window that contains finished_at
+--   window_s     int       length of the window in seconds: 3600, or 86400 for a day (UTC)
+--   queue        string    queue of the attempts
+--   name         string    name of the tasks
+--   fairness_key string    fairness key, or '*' for all keys together, never a key of this name
+--   measure      string    pickup (ready to started), run (started to finished), e2e (submitted to
+--                          finished, for the attempt that made the task DONE) or retry_delay (due
+--                          to started, for runs after the first)
+--   n            bigint    number of attempts in the window
+--   p50          double    50th percentile in microseconds
+--   p90          double    90th percentile in microseconds
+--   p99          double    99th percentile in microseconds
+--   p999         double    99.9th percentile in microseconds
+--   max_us       bigint    greatest duration, exact
+--   error_bound  double    greatest relative error of the percentiles: 0.01, and at most 1 us below
+--                          100 us, for all keys together; 0 for a key, whose ranks are off by at
+--                          most 0.01 % of its attempts

@@ -1,0 +1,16 @@
+-- table: gold.latency_hist
+-- doc: histogram of the durations of attempts of all keys together in buckets that are 2 % wide;
+--   bucket b counts durations with 1.02^(b-1) < microseconds <= 1.02^b, and bucket 0 also counts 0
+-- key: hour, queue, name, fairness_key, measure, bucket
+-- partition: date of hour
+-- columns:
+--   hour         timestamp hour that contains finished_at
+--   queue        string    queue of the attempts
+--   name         string    name of the tasks
+--   fairness_key string    '*' for all keys together; old rows may be of one key
+--   measure      string    pickup (ready to started), run (started to finished), e2e (submitted to
+--                          finished, for the attempt that made the task DONE) or retry_delay (due
+--                          to started, for runs after the first)
+--   bucket       int       number of the bucket: ceil(ln(max(microseconds, 1)) / ln 1.02)
+--   n            bigint    number of attempts in the bucket
+--   max_us       bigint    greatest duration in the bucket

@@ -1,0 +1,24 @@
+-- table: gold.slo
+-- doc: burn rates of the error budget of each objective; a window without runs has no row
+-- key: window_start, slo_id
+-- partition: date of window_start
+-- columns:
+--   window_start timestamp start of the five minutes that contain finished_at
+--   slo_id       string    id of the objective
+--   good         bigint    number of runs that did not fail and were no slower than the threshold
+--   bad          bigint    number of runs that failed or were slower than the threshold
+--   objective    double    fraction of the runs that must be good
+--   burn_5m      double    rate at which the error budget was spent over the 5m that end with this
+--                          window, as a multiple of the rate that the objective allows
+--   burn_30m     double    rate at which the error budget was spent over the 30m that end with this
+--                          window, as a multiple of the rate that the objective allows
+--   burn_1h      double    rate at which the error budget was spent over the 1h that end with this
+--                          window, as a multiple of the rate that the objective allows
+--   burn_6h      double    rate at which the error budget was spent over the 6h that end with this
+--                          window, as a multiple of the rate that the objective allows
+--   burn_3d      double    rate at which the error budget was spent over the 3d that end with this
+--                          window, as a multiple of the rate that the objective allows
+--   budget_left  double    1 - burn_3d: the fraction that is left of the error budget of three
+--                          days; below 0 if overspent
+--   state        string    page: burn rate above 14.4 over both 1h and 5m, or above 6 over both 6h
+--                          and 30m; ticket: above 1 over both 3d and 6h; ok: neither

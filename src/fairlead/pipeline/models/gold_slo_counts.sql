@@ -1,0 +1,9 @@
+-- table: gold.slo_counts
+-- doc: good and bad runs by objective in windows of five minutes; a window without runs has no row
+-- key: window_start, slo_id
+-- partition: date of window_start
+-- columns:
+--   window_start timestamp start of the five minutes that contain finished_at
+--   slo_id       string    id of the objective
+--   good         bigint    number of runs that did not fail and were no slower than the threshold
+--   bad          bigint    number of runs that failed or were slower than the threshold

@@ -1,0 +1,18 @@
+-- table: ops.pipeline_runs
+-- doc: one run of a job
+-- key: run_id
+-- partition: date of started_at
+-- columns:
+--   run_id        string    random id of the run
+--   job           string    name of the job: ingest, build, report, compact, reconcile, check, or
+--                           another job of `fairlead pipeline`
+--   started_at    timestamp time at which the run started
+--   seconds       double    length of the run in seconds
+--   state         string    state of the run: done, failed or nothing to do
+--   params        string    parameters of the run, as JSON
+--   rows_in       bigint    number of rows read, if the job counts them
+--   rows_out      bigint    number of rows written
+--   quarantined   bigint    number of rows moved to quarantine
+--   checks        string    expected and found value of each check, as JSON
+--   spark_version string    version of Spark; empty if the job uses no Spark
+--   error         string?   cause of the failure; null without one
