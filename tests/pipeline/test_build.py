@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
-from fairlead.pipeline.jobs import layers
+from fairlead.pipeline.jobs import runner
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.models import ATTEMPTS, BACKLOG, EVENTS, RUNS, SLO, TABLES, TASKS
@@ -138,8 +138,7 @@ def tables_of(job: JobContext) -> WarehouseTables:
 
 def pretend_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let builds take any rows for so many that several tasks of Spark compute and check them."""
-    monkeypatch.setattr(layers, "FEW_ROWS", 0)
-    monkeypatch.setattr(layers, "ROWS_OF_A_SLICE", 20)
+    monkeypatch.setattr(runner, "FEW_ROWS", 0)
     monkeypatch.setattr(Frames, "keys_at_once", 0)
 
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.gold.cost import cost
 from fairlead.pipeline.models import SERVICE
 from tests.pipeline.frames import T0, frame, records
+from tests.pipeline.model_frames import cost
 from tests.pipeline.silver_rows import SECOND, served
 
 Row = dict[str, Any]
@@ -149,11 +149,6 @@ def test_more_work_than_was_paid_for_leaves_no_idle_time(spark: SparkSession) ->
         (0, Decimal("0.75")),
         (0, Decimal("0.25")),
     ]
-
-
-def test_an_unknown_method_of_dividing_a_bill_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(ValueError, match="usage, peak, reserved"):
-        split(spark, [], [], "guess")
 
 
 days = st.tuples(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.gold.failures import failures
 from tests.pipeline.frames import at, attempt, attempts_frame, records
+from tests.pipeline.model_frames import failures
 
 Row = dict[str, Any]
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.gold.fairness import fairness
 from fairlead.pipeline.models import TENANT_SHARE
 from tests.fairness_gap import jain
 from tests.pipeline.frames import at, frame, records
+from tests.pipeline.model_frames import fairness
 from tests.pipeline.silver_rows import SECOND
 
 Row = dict[str, Any]

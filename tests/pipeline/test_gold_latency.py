@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fairlead.pipeline.gold.latency import latency, latency_hist, latency_of_keys
 from tests.pipeline.frames import at, attempt, attempts_frame, records
+from tests.pipeline.model_frames import latency, latency_hist
 
 Row = dict[str, Any]
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
@@ -31,10 +31,8 @@ def counted(spark: SparkSession, *rows: Row) -> dict[str, list[tuple[int, int, i
 
 def latencies(spark: SparkSession, rows: Sequence[Row], *windows: int, least: int = 1) -> list[Row]:
     """Return the rows of gold.latency, of all keys together and of each."""
-    attempts = attempts_frame(spark, rows)
-    together = latency(latency_hist(attempts), *windows)
-    of_keys = latency_of_keys(attempts, *windows, least=least)
-    return records(together.unionByName(of_keys))
+    made = records(latency(attempts_frame(spark, rows), least))
+    return [row for row in made if row["window_s"] in windows]
 
 
 def test_each_measure_of_a_run_begins_at_its_own_instant(spark: SparkSession) -> None:
@@ -123,7 +121,7 @@ def test_a_key_with_few_attempts_in_an_hour_has_a_row_of_the_day_only(
 def test_a_percentile_is_the_value_of_its_rank(spark: SparkSession) -> None:
     # There are 1,000 runs of 1 ms to 1 s: the 500th, 900th, 990th and 999th are the percentiles.
     rows = [attempt(started_at=10, finished_at=10 + n / 1000) for n in range(1, 1001)]
-    made = records(latency(latency_hist(attempts_frame(spark, rows)), 3600))
+    made = latencies(spark, rows, 3600)
     (row,) = (row for row in made if row["measure"] == "run" and row["fairness_key"] == "*")
     assert (row["n"], row["max_us"], row["window_s"], row["error_bound"]) == (
         1000,
@@ -181,6 +179,7 @@ def test_ranks_of_a_key_with_very_many_attempts_are_within_their_bound(
     one = attempts_frame(spark, [attempt()])
     finished = F.expr("timestamp_micros(unix_micros(started_at) + id)")
     rows = spark.range(1, count + 1).crossJoin(one).withColumn("finished_at", finished).drop("id")
-    [made] = records(latency_of_keys(rows, 86_400).where("measure = 'run'"))
+    of_day = "measure = 'run' AND window_s = 86400 AND fairness_key <> '*'"
+    [made] = records(latency(rows).where(of_day))
     for name, percent in PERCENTILES.items():
         assert made[name] == pytest.approx(count * percent / 100, abs=count / 10_000), name

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from fairlead.pipeline.gold.tenant_share import tenant_share
-from fairlead.pipeline.models import BACKLOG, SERVICE
+from fairlead.pipeline.models import BACKLOG, LATENCY, SERVICE
 from tests.pipeline.frames import T0, at, frame, records
+from tests.pipeline.model_frames import tenant_share
 from tests.pipeline.silver_rows import IDLE, SECOND, served, waited
 
 Row = dict[str, Any]
@@ -32,12 +32,21 @@ def shares(
 
     pickups: median pickup time of T0's day by queue, in microseconds.
     """
-    midnight = int(T0.replace(hour=0).timestamp())
-    medians = [(midnight, queue, pickup_us) for queue, pickup_us in (pickups or {}).items()]
+    medians = [
+        {
+            "window_start": T0.replace(hour=0),
+            "window_s": 86_400,
+            "queue": queue,
+            "fairness_key": "*",
+            "measure": "pickup",
+            "p50": pickup_us,
+        }
+        for queue, pickup_us in (pickups or {}).items()
+    ]
     made = tenant_share(
         frame(spark, SERVICE, service),
         frame(spark, BACKLOG, backlog),
-        spark.createDataFrame(medians, "day bigint, queue string, pickup_p50_us bigint"),
+        frame(spark, LATENCY, medians),
     )
     rows = [row for row in records(made) if row["window_s"] == window_s]
     return sorted(rows, key=lambda row: (row["window_start"], row["queue"], row["fairness_key"]))

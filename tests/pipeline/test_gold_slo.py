@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from fairlead.errors import ConfigurationError
-from fairlead.pipeline.gold.slo import Objective, slo, slo_counts
 from fairlead.pipeline.models import SLO_COUNTS
 from tests.pipeline.frames import at, attempt, attempts_frame, frame, records
+from tests.pipeline.model_frames import Objective, slo, slo_counts
 
 Row = dict[str, Any]
 SECOND = 1_000_000
@@ -101,14 +100,6 @@ def test_an_objective_applies_to_one_task_name_or_to_all(spark: SparkSession) ->
 
 def test_without_objectives_the_tables_have_no_rows(spark: SparkSession) -> None:
     assert counted(spark, [attempt()]) == {}
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"measure": "retry_delay"}, {"objective": 1.0}, {"objective": 0.0}]
-)
-def test_the_error_about_an_invalid_objective_names_it(spark: SparkSession, wrong: Row) -> None:
-    with pytest.raises(ConfigurationError, match="pickup"):
-        slo_counts(attempts_frame(spark, [attempt()]), [PICKUP._replace(**wrong)])
 
 
 def test_the_burn_rate_is_the_fraction_of_bad_runs_divided_by_the_allowed_fraction(

@@ -11,9 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fairlead.pipeline.models import OPEN_TASKS
-from fairlead.pipeline.silver.service import service
-from fairlead.pipeline.silver.tasks import tasks
-from fairlead.pipeline.silver.waiting import waiting
 from tests.pipeline.frames import (
     T0,
     at,
@@ -23,6 +20,7 @@ from tests.pipeline.frames import (
     events_frame,
     records,
 )
+from tests.pipeline.model_frames import open_tasks, service, tasks
 
 S = 1_000_000
 MINUTE = 60 * S
@@ -309,7 +307,7 @@ def still(
     spark: SparkSession, attempts: Iterable[Row], events: Iterable[Row]
 ) -> list[tuple[Any, ...]]:
     """Return (queue, fairness_key, weight, ready_at) of the waiting tasks, ascending by instant."""
-    found = waiting(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
+    found = open_tasks(tasks(attempts_frame(spark, attempts), events_frame(spark, events)))
     assert found.columns == OPEN_TASKS.column_names
     found = found.select("queue", "fairness_key", "weight", "ready_at")
     return sorted((tuple(row.values()) for row in records(found)), key=lambda row: row[3])

@@ -11,39 +11,33 @@ pytest.importorskip("pyspark")
 
 from fairlead.pipeline.build_plan import BuildPlan
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.jobs.layers import Build
-from fairlead.pipeline.models import SERVICE, TASKS
+from fairlead.pipeline.jobs.runner import Runner
+from fairlead.pipeline.models import TASKS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.settings import PipelineSettings
 
 EVERYTHING = BuildPlan(True, [], frozenset(), frozenset(), frozenset(), 0, 0, "")
 
 
-class Tables:
-    """Counts replaced tables. The second replacement of a table waits until one has failed."""
+class Failing(Runner):
+    """Runs models that end at once, except that silver.tasks fails while others run."""
 
     def __init__(self) -> None:
-        self.replaced: list[str] = []
+        super().__init__(cast(Any, None), cast(Any, None), EVERYTHING, PipelineSettings())
+        self.made: list[str] = []
         self.failed = threading.Event()
 
-    def replace(self, table: Table, rows: object, parts: object, few: bool) -> int:
+    def _make(self, table: Table) -> None:
         if table is TASKS:
             self.failed.set()
             raise BrokenLake("a file is damaged")
-        self.replaced.append(table.name)
         self.failed.wait(60)
-        return 1
+        self.made.append(table.name)
 
 
 def test_the_first_error_ends_the_other_tables_of_a_build() -> None:
-    tables = Tables()
-    build = Build(cast(Any, None), cast(Any, tables), EVERYTHING, PipelineSettings())
-    rows = cast(Any, object())
-
-    def many() -> None:
-        while True:
-            build._replace(SERVICE, rows, None)
-
+    runner = Failing()
     with pytest.raises(BrokenLake, match="a file is damaged"):
-        build._side_by_side(many, lambda: build._replace(TASKS, rows, None))
-    assert tables.replaced
+        runner.run()
+    assert len(runner.made) < 6
+    assert not {"silver.open_tasks", "silver.backlog", "gold.tenant_share"} & set(runner.made)

@@ -103,7 +103,8 @@ def declared(text: str) -> Table:
     A line of the header begins a field, and lines that are indented continue it: `table`, `doc`,
     `key`, `partition` ("hour of" or "date of" an instant) and `columns` (see `columns_in`). In
     bronze, `required` names columns that, like texts, must have a value in every row, and `refused`
-    has a line "column if condition: reason" for each rule.
+    has a line "column if condition: reason" for each rule. `given` tells people what the query
+    needs besides tables.
     """
     lines = text.splitlines(keepends=True)
     end = next((n for n, line in enumerate(lines) if not line.startswith("--")), len(lines))

@@ -13,7 +13,7 @@ from fairlead.clock import Clock
 from fairlead.pipeline import build_plan
 from fairlead.pipeline.build_plan import BuildPlan
 from fairlead.pipeline.jobs import checks
-from fairlead.pipeline.jobs.layers import Build
+from fairlead.pipeline.jobs.runner import Runner
 from fairlead.pipeline.models import QUARANTINE, TABLES
 from fairlead.pipeline.parts import dates_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, recorded
@@ -45,12 +45,12 @@ def build(job: JobContext, settings: PipelineSettings, full: bool = False) -> Jo
             run.state = NOTHING_TO_DO
             return run
         tables.hold()
-        _compute(Build(job.spark, tables, todo, settings), todo, run)
+        _compute(Runner(job.spark, tables, todo, settings), todo, run)
         tables.publish(build_plan.facts(tables, todo, digest(settings)))
     return run
 
 
-def _compute(steps: Build, todo: BuildPlan, run: JobRun) -> None:
+def _compute(steps: Runner, todo: BuildPlan, run: JobRun) -> None:
     """Write the tables of the plan without publishing them, and check them. Raise CheckFailed."""
     run.rows_in = todo.rows
     steps.run()

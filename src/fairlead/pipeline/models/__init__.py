@@ -1,5 +1,5 @@
 """Models: one file of SQL for each table. Its header declares the table, and its query, if a build
-makes the table, computes the rows (see `jobs.models`)."""
+makes the table, computes the rows in Spark SQL (see `model_rows`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 from fairlead.pipeline.schema import Table, declared
 
 
+def _text(name: str) -> str:
+    return (Path(__file__).parent / f"{name}.sql").read_text(encoding="utf-8")
+
+
 def _model(name: str) -> Table:
-    return declared((Path(__file__).parent / f"{name}.sql").read_text(encoding="utf-8"))
+    return declared(_text(name))
 
 
 ATTEMPTS = _model("bronze_attempts")
@@ -50,3 +54,6 @@ TABLES: tuple[Table, ...] = (
     RUNS,
 )
 """All tables of the lake that have a model, in the order of the data dictionary."""
+
+MEASURED_ATTEMPTS = _text("measured_attempts")
+"""Query that other models use as a view."""

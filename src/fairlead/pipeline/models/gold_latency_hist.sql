@@ -14,3 +14,20 @@
 --   bucket       int       number of the bucket: ceil(ln(max(microseconds, 1)) / ln 1.02)
 --   n            bigint    number of attempts in the bucket
 --   max_us       bigint    greatest duration in the bucket
+SELECT
+    date_trunc('HOUR', finished_at) AS hour,
+    queue, name,
+    '*' AS fairness_key,
+    measure,
+    CAST(ceil(ln(greatest(us, 1)) / ln(1.02D)) AS int) AS bucket,
+    count(*) AS n,
+    max(us) AS max_us
+FROM measured_attempts
+LATERAL VIEW stack(
+    4, 'pickup', pickup_us, 'run', run_us, 'e2e', e2e_us, 'retry_delay', retry_delay_us
+) AS measure, us
+WHERE us IS NOT NULL
+GROUP BY
+    date_trunc('HOUR', finished_at),
+    queue, name, measure,
+    CAST(ceil(ln(greatest(us, 1)) / ln(1.02D)) AS int)

@@ -11,3 +11,6 @@
 --   weight       double     weight of the task, as submitted
 --   submitted_at timestamp  time of the call of submit
 --   ready_at     timestamp? first instant at which the task may run
+SELECT store_id, task_id, queue, fairness_key, weight, submitted_at, first_ready_at AS ready_at
+FROM silver_tasks
+WHERE last_finished_at IS NULL

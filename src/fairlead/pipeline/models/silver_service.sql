@@ -18,3 +18,34 @@
 --                              timed_out or lost
 --   wasted_us        bigint    busy_us of runs whose outcome is neither done nor snoozed
 --   longest_run_us   bigint    full length of the longest run that took worker time in the window
+WITH runs AS (
+    SELECT *, unix_micros(started_at) AS start, unix_micros(finished_at) AS finish
+    FROM sound_attempts
+    WHERE started_at IS NOT NULL
+), pieces AS (
+    SELECT *,
+        explode(
+            sequence(start - start % 60000000, finish - finish % 60000000, 60000000L)
+        ) AS minute
+    FROM runs
+), measured AS (
+    SELECT *,
+        least(finish, minute + 60000000) - greatest(start, minute) AS busy,
+        finish < minute + 60000000 AS ends_here
+    FROM pieces
+)
+SELECT
+    timestamp_micros(minute) AS window_start,
+    60 AS window_s,
+    queue, fairness_key, name,
+    max(weight) AS weight,
+    sum(busy) AS busy_us,
+    -- The last digits of a sum depend on the order of the rows.
+    round(sum(busy / weight), 3) AS weighted_us,
+    count_if(start >= minute) AS attempts_started,
+    count_if(ends_here AND outcome = 'done') AS attempts_done,
+    count_if(ends_here AND outcome IN ('failed', 'retried', 'timed_out', 'lost')) AS failed,
+    sum(CASE WHEN outcome IN ('done', 'snoozed') THEN 0 ELSE busy END) AS wasted_us,
+    max(CASE WHEN busy > 0 THEN finish - start ELSE 0 END) AS longest_run_us
+FROM measured
+GROUP BY minute, queue, fairness_key, name

@@ -1,1 +1,0 @@
-"""Silver: tasks, service and backlog, computed from sound attempts only."""
