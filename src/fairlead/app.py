@@ -495,7 +495,7 @@ class App:
         Raises UnknownQueue for a queue that is not declared, NotSupported if the store
         cannot do what a task declares, ConfigurationError for bad values.
         """
-        from fairlead.engine.context import NodePorts, Served
+        from fairlead.engine.context import NodePorts, Served, kinds_of
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
         from fairlead.engine.periodic import PeriodicTasks
@@ -524,7 +524,7 @@ class App:
         )
         if needs_sql or self.periodics:
             _ = connections.store.as_sql()  # raises NotSupported
-        ordered = [queue for queue in declared if queue.is_ordered]
+        ordered = kinds_of(declared).ordered
 
         def check_store() -> None:
             _ = self.connector.cluster

@@ -15,7 +15,6 @@ from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.settings import Intervals
 from fairlead.operate.doctor import examine
 from fairlead.pipeline import watcher
-from fairlead.ports.observer import Silent
 from fairlead.testing import running, settled
 from fairlead.testing.contract.task_store import in_error
 from tests.builders import idle
@@ -44,7 +43,8 @@ def failing(app: App, count: int) -> list[str]:
 
 def delivery(app: App, timeout: float = 30.0) -> IncidentDelivery:
     """Return the incident delivery of a node of this application."""
-    return IncidentDelivery(app.store.incidents, Silent(), app.clock, app.on_incident, timeout)
+    app.incident_timeout = timeout
+    return IncidentDelivery(app.node().parts.context)
 
 
 @asynccontextmanager

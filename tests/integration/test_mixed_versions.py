@@ -16,7 +16,6 @@ from fairlead.errors import InvalidTask
 from fairlead.operate import pollers
 from fairlead.operate.store.actions import ActionState
 from fairlead.operate.store.sql import load
-from fairlead.ports.observer import Silent
 from fairlead.ports.statements import Statement, Steps
 from fairlead.testing.contract.task_store import in_error
 from tests.builders import idle
@@ -43,8 +42,7 @@ async def test_an_incident_of_a_kind_that_only_a_later_version_knows_holds_up_no
     app.on_incident = seen.append
     run_sql(app, LATER)
     (failed,) = await in_error(app.store, 1)
-    delivering = IncidentDelivery(app.store.incidents, Silent(), app.clock, app.on_incident, 30.0)
-    await delivering.round()
+    await IncidentDelivery(app.node().parts.context).round()
     assert {(incident.kind, incident.subject) for incident in seen} == {
         ("later_kind", "mail"),
         ("error", failed),

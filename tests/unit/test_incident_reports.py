@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.engine.context import NodeContext
 from fairlead.engine.incidents import IncidentReports
 from fairlead.model import IncidentKind, IncidentReport
-from fairlead.ports.incident_store import IncidentStore
 
 SOON = 20.0  # seconds; a guard against a hang
 
@@ -28,7 +29,8 @@ async def test_a_report_that_the_store_cannot_take_ends_nothing(
             taken.extend(report.subject for report in reports)
 
     written = asyncio.Event()
-    reports = IncidentReports(cast(IncidentStore, Store()), SYSTEM_CLOCK, written.set)
+    context = SimpleNamespace(cluster=SimpleNamespace(incidents=Store()), clock=SYSTEM_CLOCK)
+    reports = IncidentReports(cast(NodeContext, context), written.set)
     running = asyncio.create_task(reports.run())
     for subjects in (["bad"], ["good"], ["1", "2", "bad", "3", "4"]):
         written.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from fairlead.batch_writer import is_outage
@@ -34,7 +34,7 @@ RETRY_CLAIM = 10.0
 _NEVER_STUCK = 1 << 62
 _WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
 
-T = TypeVar("T")
+T = TypeVar("T", Trigger, Execution)
 
 
 class Claimer(Protocol):
@@ -352,16 +352,14 @@ class Claimers:
         """Return the claimer of a queue."""
         return self._others.get(queue, self._tasks)
 
-    def split(
-        self, items: Sequence[T], queue_of: Callable[[T], str]
-    ) -> Iterable[tuple[Claimer, Sequence[T]]]:
+    def split(self, items: Sequence[T]) -> Iterable[tuple[Claimer, Sequence[T]]]:
         """Return the items by claimer, in their order. The task store comes last, so that no claim
         from memory waits for it."""
         if not self._others:
             return [(self._tasks, items)]
         found: dict[Claimer, list[T]] = {}
         for item in items:
-            found.setdefault(self.of(queue_of(item)), []).append(item)
+            found.setdefault(self.of(item.queue), []).append(item)
         return sorted(found.items(), key=lambda each: each[0] is self._tasks)
 
 

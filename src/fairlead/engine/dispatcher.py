@@ -97,7 +97,7 @@ class Dispatcher:
         return True
 
     async def _start(self, triggers: Sequence[Trigger]) -> None:
-        for claimer, batch in self._claimers.split(triggers, _queue_of):
+        for claimer, batch in self._claimers.split(triggers):
             if executions := await claimer.claim(batch, holds_slots=True):
                 self._runs.start(executions)
 
@@ -106,10 +106,6 @@ class Dispatcher:
         tasks have no slots."""
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
-        for claimer, batch in self._claimers.split(triggers, _queue_of):
+        for claimer, batch in self._claimers.split(triggers):
             for execution in await claimer.claim(batch, holds_slots=False):
                 self._runs.policy_failed(execution, errors[execution.claimed.id])
-
-
-def _queue_of(trigger: Trigger) -> str:
-    return trigger.queue

@@ -71,6 +71,11 @@ class Execution:
     """Interrupts the handler; None while nothing can interrupt it, as in a thread."""
     _current: CurrentTask | None = None
 
+    @property
+    def queue(self) -> str:
+        """Name of the queue of the task."""
+        return self.trigger.queue
+
     def start(self, now: int) -> None:
         """Record the start of the run. Raise Superseded if it was stopped before, or if other
         nodes may have the task."""

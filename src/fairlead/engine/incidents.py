@@ -16,14 +16,13 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from fairlead.clock import MICROS, Clock
+from fairlead.clock import MICROS
 from fairlead.declare.on_incident import OnIncident
+from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Incident, IncidentReport
 from fairlead.pauses import event_or_pause
-from fairlead.ports.incident_store import IncidentStore
-from fairlead.ports.observer import Observer
 
 log = logging.getLogger("fairlead.incidents")
 
@@ -53,9 +52,9 @@ MOST_WAITING = 10_000
 class IncidentReports(SimplePart):
     """Write reports into the store, and then call `on_written`, which begins their delivery."""
 
-    def __init__(self, store: IncidentStore, clock: Clock, on_written: Callable[[], None]) -> None:
-        self._store = store
-        self._clock = clock
+    def __init__(self, context: NodeContext, on_written: Callable[[], None]) -> None:
+        self._store = context.cluster.incidents
+        self._clock = context.clock
         self._on_written = on_written
         self._waiting: dict[tuple[str, str, int], IncidentReport] = {}
         self._work = asyncio.Event()
@@ -103,23 +102,15 @@ class IncidentReports(SimplePart):
 
 
 class IncidentDelivery:
-    """Rounds that deliver incidents. `stop` waits for running calls. Without `callback`, incidents
-    are only logged."""
+    """Rounds that deliver incidents. `stop` waits for running calls. Without `on_incident`,
+    incidents are only logged."""
 
-    def __init__(
-        self,
-        store: IncidentStore,
-        observer: Observer,
-        clock: Clock,
-        callback: OnIncident | None,
-        timeout: float,
-    ) -> None:
-        """`timeout`: seconds that one call may take."""
-        self._store = store
-        self._observer = observer
-        self._clock = clock
-        self._callback = callback
-        self._timeout = timeout
+    def __init__(self, context: NodeContext) -> None:
+        self._store = context.cluster.incidents
+        self._observer = context.observer
+        self._clock = context.clock
+        self._callback = context.served.on_incident
+        self._timeout = context.served.incident_timeout
         self._calls = asyncio.Semaphore(CALLS)
         self._returned: list[int] = []
         """Ids of incidents whose calls returned and are not yet recorded in the store."""

@@ -14,7 +14,7 @@ from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import CancelReason, Execution, Superseded
-from fairlead.engine.executors.loop import LoopExecutor
+from fairlead.engine.executors.loop import Executor, LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
 from fairlead.engine.invocation import Committed, Invocation
@@ -69,6 +69,11 @@ class Runs:
             self._limits.guard,
             group,
         )
+        self._executors: Mapping[ExecutorKind, Executor] = {
+            ExecutorKind.LOOP: self._loop,
+            ExecutorKind.THREAD: self._threads,
+            ExecutorKind.PROCESS: self._processes,
+        }
 
     async def run(self) -> None:
         """Raise an exception that breaks the event-loop executor."""
@@ -76,7 +81,7 @@ class Runs:
 
     async def stop(self) -> None:
         """Hand back tasks that have not started, wait for the others, then stop what still runs."""
-        for claimer, executions in self._claimers.split(self._take_back(), _queue_of):
+        for claimer, executions in self._claimers.split(self._take_back()):
             if executions:
                 await claimer.hand_back(executions)
         clock, in_flight = self._context.clock, self._context.in_flight
@@ -102,26 +107,17 @@ class Runs:
         ledger, now = self._context.ledger, self._context.clock.monotonic()
         for execution in executions:
             ledger.started(execution.trigger, now)
-        if len(executions) == 1 or all(
-            _kind(execution) is ExecutorKind.LOOP for execution in executions
-        ):
-            kinds: Mapping[ExecutorKind, Sequence[Execution]] = {_kind(executions[0]): executions}
-        else:
-            found: dict[ExecutorKind, list[Execution]] = {}
-            for execution in executions:
-                found.setdefault(_kind(execution), []).append(execution)
-            kinds = found
-        for kind, batch in kinds.items():
-            if kind is ExecutorKind.LOOP:
-                self._loop.start(batch)
-            elif kind is ExecutorKind.THREAD:
-                self._threads.start(batch)
-            else:
-                self._processes.start(batch)
+        batches: dict[ExecutorKind, list[Execution]] = {}
+        for execution in executions:
+            handler = execution.handler
+            kind = ExecutorKind.LOOP if handler is None else handler.executor
+            batches.setdefault(kind, []).append(execution)
+        for kind, batch in batches.items():
+            self._executors[kind].start(batch)
 
     def _take_back(self) -> list[Execution]:
         """Return the runs that have not started, and do not start them."""
-        return [*self._loop.take_back(), *self._threads.take_back(), *self._processes.take_back()]
+        return [each for executor in self._executors.values() for each in executor.take_back()]
 
     # stopping -------------------------------------------------------------------------------------
 
@@ -244,7 +240,7 @@ class Runs:
     def settled(self, executions: Sequence[Execution]) -> None:
         """Drop runs whose ends the store has recorded or refused."""
         was_behind = self._context.is_behind
-        for claimer, batch in self._claimers.split(executions, _queue_of):
+        for claimer, batch in self._claimers.split(executions):
             claimer.settle(batch)
         self._ended.set()
         # The slots of these runs are free already; only a key, or room for completions, is new.
@@ -278,14 +274,6 @@ class Runs:
         ):
             self._ended.clear()
             await event_or_pause(self._ended, left)
-
-
-def _kind(execution: Execution) -> ExecutorKind:
-    return ExecutorKind.LOOP if execution.handler is None else execution.handler.executor
-
-
-def _queue_of(execution: Execution) -> str:
-    return execution.trigger.queue
 
 
 def log_end(execution: Execution, finish: Finish, log_runs: bool) -> None:

@@ -108,13 +108,9 @@ class NodeParts:
         self._rounds = Pollers(context, self.membership.silent_nodes)
         own = self._rounds.all()
         self.deaths = Deaths(context, self._on_dead)
-        delivery = IncidentDelivery(
-            ports.cluster.incidents, observer, clock, served.on_incident, served.incident_timeout
-        )
+        delivery = IncidentDelivery(context)
         own.append(Poller("incidents", settings.intervals.incidents, delivery.round))
-        self.incident_reports = IncidentReports(
-            ports.cluster.incidents, clock, lambda: self.pollers.poke("incidents")
-        )
+        self.incident_reports = IncidentReports(context, lambda: self.pollers.poke("incidents"))
         pollers = {poller.name: poller for poller in [*served.pollers, *own]}
         elections = Elections(pollers, context.leases)
         self.ownership = Ownership(context, elections, self.ordered.releasable)

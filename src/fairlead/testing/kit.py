@@ -206,10 +206,8 @@ class Kit:
         if store.database.read_now(store.task(task.id)) is not None:
             self._recorder.committed.add(task.id)
             return True
-        if not self.app.handlers[task.name].is_ordered:
-            return False
-        schedule = self.app.connections.schedule  # or still in the log, which a drain reads
-        return schedule is None or schedule.find_now(task.id) is not None
+        schedule = self.app.connections.schedule  # of the tasks of ordered queues
+        return schedule is not None and schedule.find_now(task.id) is not None
 
     # the node -------------------------------------------------------------------------------------
 

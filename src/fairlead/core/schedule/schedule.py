@@ -180,8 +180,8 @@ class Schedule:
     # reading --------------------------------------------------------------------------------------
 
     def next_read(self, now: int) -> ScheduleRead | None:
-        """Return the read to do now, which must be followed by `read_done` or `read_failed`.
-        Return None if there is nothing to read or a read is under way."""
+        """Return the read to do now, which must be followed by `read_done`: after a failed read, a
+        new schedule is loaded. Return None without a read, or while one is under way."""
         if self._reading is not None:
             return None
         self._now = now
@@ -269,8 +269,8 @@ class Schedule:
 
     def reads_beside(self, most: int) -> list[ScheduleRead]:
         """Return at most `most` reads of other ordering keys to do together with the current read
-        of one. Each must be followed by `read_beside_done`, before `read_done` or `read_failed` of
-        the current read."""
+        of one. Each must be followed by `read_beside_done`, before `read_done` of the current
+        read."""
         if self._reading is None or self._reading.ordering_key is None:
             return []
         coming, coming_bytes = self._reading.limit, max(self._reading.most_bytes, self._mean)
@@ -344,14 +344,6 @@ class Schedule:
             again = self._ended_meanwhile.get(row.key, row)
             if again is not None:
                 self._take_in(again if again.task.id == row.task.id else row)
-
-    def read_failed(self) -> None:
-        """Record that the read failed, and those beside it."""
-        reads, self._reading, self._beside = [self._reading, *self._beside], None, []
-        self._ended_meanwhile.clear()
-        for read in reads:
-            if read is not None and read.ordering_key is not None:
-                self._short[read.ordering_key] = None
 
     # writing --------------------------------------------------------------------------------------
 

@@ -153,8 +153,7 @@ def _run(application: Any, job: Job, worker: Worker) -> JobEnd:
         1.0,
         None,
     )
-    keeps_notes = handler is not None and not handler.is_ordered
-    reporter = worker if keeps_notes else None
+    reporter = worker if job.keeps_notes else None
     execution = Execution(trigger, claimed, handler, reporter=reporter)
     execution.start(job.started_at)
     notes = execution.current.notes

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from fairlead.clock import Clock
 from fairlead.declare.current import current_run, set_run
@@ -24,6 +24,17 @@ Finished = Callable[[Execution, Any, BaseException | None, int], None]
 
 Invoke = Callable[[Execution], Awaitable[Any]]
 """Run the handler of an execution, with its interceptors and transaction."""
+
+
+class Executor(Protocol):
+    """Runs executions of one kind."""
+
+    def start(self, executions: Iterable[Execution]) -> None:
+        """Queue executions to run as soon as possible."""
+
+    def take_back(self) -> list[Execution]:
+        """Return the executions that have not started, and do not start them."""
+
 
 _PATIENCE = 1.0
 """Longest time, in seconds, for a cancelled runner to end."""

@@ -42,6 +42,8 @@ class Job(msgspec.Struct, frozen=True):
     """The claimed task; its context is as the interceptors of the worker left it."""
     started_at: int
     """Microseconds since the epoch."""
+    keeps_notes: bool
+    """Whether the store keeps notes of the run."""
 
 
 class JobProgress(msgspec.Struct, frozen=True, tag=True):
@@ -263,6 +265,7 @@ def _job(execution: Execution) -> bytes:
             trigger.fairness_key,
             claimed,
             started_at,
+            execution.reporter is not None,
         )
     )
 
