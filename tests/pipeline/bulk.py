@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +15,7 @@ from fairlead.pipeline.bulk.rows import RowEncoder
 from fairlead.pipeline.bulk.stage import StagedPart, SubmissionTotals, opened
 
 APP = "tests.pipeline.bulk:app"
-OPTIONS = {"queue": "orders", "task": "pay", "submission_id": "march"}
+OPTIONS = {"app": APP, "task": "keep", "submission_id": "march"}
 
 app = App("sqlite:///not-used.db")
 app.queue("ordered", kind="ordered")
@@ -29,6 +29,17 @@ def pay(
     when: datetime | None = None,
     flags: list[bool] | None = None,
     priority: str | None = None,
+) -> None: ...
+
+
+@app.task(name="keep", queue="orders")
+def keep(
+    n: Any = None,
+    text: Any = None,
+    ratio: Any = None,
+    flags: Any = None,
+    partner: Any = None,
+    day: date | None = None,
 ) -> None: ...
 
 

@@ -27,6 +27,7 @@ from fairlead.ports.notification import Notification, joined
 from fairlead.testing import running
 from fairlead.testing import settled as until_settled
 from tests.pipeline.bulk import (
+    OPTIONS,
     left_in_stage,
     numbers,
     numbers_in,
@@ -111,7 +112,7 @@ def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
     app.handlers.clear()
     app.queue("orders", order="fifo")  # a fair queue stores a submit in another order
 
-    @app.task(name="pay", queue="orders", keep_result=True)
+    @app.task(name="keep", queue="orders")
     def pay(n: int, text: str | None, ratio: float, flags: list[bool]) -> None: ...
 
     def both() -> list[list[dict[str, Any]]]:
@@ -142,7 +143,7 @@ def test_a_bulk_submit_writes_column_by_column_what_single_submits_write(
         parts = [
             [pa.RecordBatch.from_pylist(part, SCHEMA)] for part in (table[:half], table[half:])
         ]
-        submit(app.url, parts, keep_result="true")
+        submit(app.url, parts)
 
     singly, bulk = both()
     key = lambda row: (row["state"], row["ready_seq"] or 0, row["id"])  # noqa: E731 - the order of their lanes
@@ -245,15 +246,15 @@ def frame(spark: SparkSession, count: int) -> DataFrame:
 
 
 def pay(df: DataFrame, url: str, submission_id: str = "march", **options: Any) -> SubmissionTotals:
-    given = {"queue": "orders", "task": "pay", **options}
-    return bulk_submit(df, url=url, submission_id=submission_id, **given)
+    given = OPTIONS | {"submission_id": submission_id, **options}
+    return bulk_submit(df, url=url, **given)
 
 
 def test_a_waiting_worker_runs_each_task_of_a_dataframe_once(app: App, spark: SparkSession) -> None:
     runs: list[int] = []
     is_ready, is_submitted = threading.Event(), threading.Event()
 
-    @app.task(name="pay", queue="orders")
+    @app.task(name="keep", queue="orders")
     async def run(n: int) -> None:
         runs.append(n)
 
@@ -323,11 +324,7 @@ def test_the_data_source_appends_rows_once_and_refuses_to_overwrite(
     app: App, spark: SparkSession
 ) -> None:
     spark.dataSource.register(FairleadSource)
-    writer = (
-        frame(spark, 10)
-        .write.format("fairlead")
-        .options(url=app.url, queue="orders", task="pay", submission_id="march")
-    )
+    writer = frame(spark, 10).write.format("fairlead").options(url=app.url, **OPTIONS)
     with pytest.raises(Exception, match='fairlead takes mode "append" only'):
         writer.mode("overwrite").save()
     writer.mode("append").save()
@@ -340,8 +337,7 @@ def test_unusable_dataframes_raise_errors_of_fairlead(app: App, spark: SparkSess
     with pytest.raises(ConfigurationError, match="unknown field `colour`"):
         pay(df, app.url, colour="red")
     with pytest.raises(ConfigurationError, match="unknown: fairness; known: account, amount"):
-        given = {"app": "tests.pipeline.bulk:app", "queue": None}
-        pay(df.withColumn("fairness", F.lit("a")), app.url, **given)
+        pay(df.withColumn("fairness", F.lit("a")), app.url, task="pay")
     with pytest.raises(
         RefusedRows, match="first 50 of partition [01]: row 0: priority [0-9]+: use"
     ):
@@ -358,8 +354,8 @@ def write_stream(
     """Submit all files in micro-batches of one file, with a lasting checkpoint."""
 
     def each(rows: DataFrame, batch: int) -> None:
-        given = {"url": url, "queue": "orders", "task": "pay"}
-        bulk_submit(rows, submission_id=f"numbers/{checkpoint}/{batch}", **given)
+        given = OPTIONS | {"submission_id": f"numbers/{checkpoint}/{batch}"}
+        bulk_submit(rows, url=url, **given)
 
     query = (
         spark.readStream.schema("n bigint")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bulk_submit(
-    df: DataFrame, *, task: str, submission_id: str, **options: Any
+    df: DataFrame, *, app: str, task: str, submission_id: str, **options: Any
 ) -> SubmissionTotals:
     """Submit a task for each row, in the order of the DataFrame. For a submission that was made
     earlier, read no rows, and return its totals. A DataFrame without rows submits nothing, and a
@@ -30,7 +30,7 @@ def bulk_submit(
     """
     from fairlead.pipeline.source import FairleadSource
 
-    given = {"task": task, "submission_id": submission_id, **options}
+    given = {"app": app, "task": task, "submission_id": submission_id, **options}
     texts = {name: str(value) for name, value in given.items() if value is not None}
     read = BulkOptions.read(texts)
     check_columns(df.columns, read)

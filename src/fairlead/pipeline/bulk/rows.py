@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from fairlead.cli.application import load
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.core.values import brief
-from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft, encode
 from fairlead.errors import ConfigurationError, InvalidTask
@@ -48,10 +48,9 @@ def check_columns(columns: Sequence[str], options: BulkOptions) -> None:
     wrong = [f"{name} is there twice" for name in sorted(set(columns)) if columns.count(name) > 1]
     if options.values == "json":
         columns = [name for name in columns if name != "value"]
-    if handler.names is not None:
-        known = dict.fromkeys([*sorted(handler.names), *OPTION_COLUMNS])
-        if unknown := [name for name in columns if name not in known]:
-            wrong.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
+    known = dict.fromkeys([*sorted(handler.arguments.names), *OPTION_COLUMNS])
+    if unknown := [name for name in columns if name not in known]:
+        wrong.append(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
     if wrong:
         raise ConfigurationError(f"bulk submit of {handler.name!r}: columns: {'; '.join(wrong)}")
 
@@ -63,8 +62,8 @@ class RowEncoder:
         self._options = options
         self._part = part
         self._handler = options.handler()
-        own = self._handler.names or frozenset()
-        self._columns = frozenset(OPTION_COLUMNS) - own
+        self._payload_limit = load(options.app).payload_limit
+        self._columns = frozenset(OPTION_COLUMNS).difference(self._handler.arguments.names)
         self.rows = 0
 
     def pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[NewTask]]:
@@ -97,8 +96,7 @@ class RowEncoder:
             rows = [_json_row(row) for row in rows if row["value"].strip()]
         drafts = [self._draft(row) for row in rows]
         partitions = {self._handler.queue: 1}
-        limit = self._handler.payload_limit
-        return encode(drafts, partitions, SYSTEM_CLOCK.now(), limit)
+        return encode(drafts, partitions, SYSTEM_CLOCK.now(), self._payload_limit)
 
     def _draft(self, row: Row) -> Draft:
         is_text = self._options.values == "text"
@@ -112,8 +110,7 @@ class RowEncoder:
             for name, value in given.items()
             if value is not None
         }
-        handler = cast(Handler, self._handler)
-        return Draft(handler, (), row, Options().changed(options))
+        return Draft(self._handler, (), row, Options().changed(options))
 
     def _refused(self, batch: pa.RecordBatch) -> RefusedRows:
         """Return the error that names the first wrong rows of the batch."""
