@@ -19,7 +19,7 @@ from fairlead.core.ids import id_text
 from fairlead.errors import ConfigurationError
 from fairlead.model.history import Position
 from fairlead.pipeline import FairleadSource
-from fairlead.pipeline.source.options import ONLY_STREAM, ReadOptions
+from fairlead.pipeline.source.options import ONLY_BATCH, ReadOptions
 from fairlead.pipeline.source.stream import FairleadStreamReader
 from tests import tiers
 from tests.pipeline.filling import add_attempts, adding, connected, migrated
@@ -36,7 +36,7 @@ def store(store_url: str) -> Iterator[Any]:
 
 def reader(url: str, **given: str) -> FairleadStreamReader:
     return FairleadStreamReader(
-        ReadOptions.parse({"url": url, "table": "attempts", **given}, ONLY_STREAM)
+        ReadOptions.parse({"url": url, "table": "attempts", **given}, ONLY_BATCH)
     )
 
 
@@ -315,7 +315,7 @@ def test_a_checkpoint_of_another_kind_of_store_is_refused(store: Any, store_url:
 
 def test_only_attempts_can_be_streamed(sqlite_url: str) -> None:
     with pytest.raises(ConfigurationError, match="table tasks cannot be streamed"):
-        FairleadStreamReader(ReadOptions.parse({"url": sqlite_url, "table": "tasks"}, ONLY_STREAM))
+        FairleadStreamReader(ReadOptions.parse({"url": sqlite_url, "table": "tasks"}, ONLY_BATCH))
 
 
 def test_a_stream_reads_the_requested_columns_and_queue(store: Any, store_url: str) -> None:

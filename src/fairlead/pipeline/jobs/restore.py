@@ -9,9 +9,9 @@ from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, Validat
 from pyiceberg.io import load_file_io
 
 from fairlead.clock import to_datetime
-from fairlead.pipeline.dictionary import TABLES
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.ledger import LEDGER
+from fairlead.pipeline.models import TABLES
 from fairlead.pipeline.reading.snapshots import MAKERS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import BUILDS

@@ -40,13 +40,13 @@ class FairleadSource(DataSource):
         """Return the reader of a batch."""
         from fairlead.pipeline.source.batch import FairleadReader
 
-        return FairleadReader(ReadOptions.parse(self.options, ONLY_BATCH).with_schema(schema))
+        return FairleadReader(ReadOptions.parse(self.options, ONLY_STREAM).with_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader of a stream."""
         from fairlead.pipeline.source.stream import FairleadStreamReader
 
-        options = ReadOptions.parse(self.options, ONLY_STREAM)
+        options = ReadOptions.parse(self.options, ONLY_BATCH)
         return FairleadStreamReader(options.with_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -54,7 +54,7 @@ class PostgresScan(Scan):
 
     def plan(self) -> list[Piece]:
         """Return the pieces; the last one has no end, because the table may grow."""
-        table, parts = self._options.table.name, self._options.partitions
+        table, parts = self._options.table, self._options.partitions
         blocks, horizon = self._ask("extent", f"fairlead_{table}")[0]
         step = max(1, -(-blocks // parts)) if parts else BLOCKS_PER_PIECE
         firsts = [first for first, _ in ranges(0, blocks, step)]

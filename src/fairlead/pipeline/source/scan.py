@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
+from fairlead.clock import to_micros
 from fairlead.core.payload import unpack
 from fairlead.model.history import Position
 from fairlead.pipeline.source.options import ReadOptions
@@ -62,14 +63,15 @@ class Scan(ABC):
 
     def _columns(self) -> list[str]:
         """Return the names to read from the store: a payload comes with its format."""
-        columns = self._options.columns
-        return [*columns, "payload_format"] if "payload" in columns else list(columns)
+        columns = self._options.names
+        return [*columns, "payload_format"] if "payload" in columns else columns
 
     def _values(self, piece: Piece) -> dict[str, Any]:
         """Return the parameters of the statement of a piece."""
         options = self._options
-        bounds = {"queue": options.queue, "since": options.since, "until": options.until}
-        return {**bounds, **piece.values}
+        period = {"since": options.since, "until": options.until}
+        bounds = {name: None if at is None else to_micros(at) for name, at in period.items()}
+        return {"queue": options.queue, **bounds, **piece.values}
 
     def _batch(self, arrays: Sequence[Any]) -> pa.RecordBatch:
         """Return the values of `_columns`, each a sequence or an Arrow array, with the types of the

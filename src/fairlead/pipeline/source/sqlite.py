@@ -63,7 +63,7 @@ class SqliteScan(Scan):
 
     def plan(self) -> list[Piece]:
         """Return the pieces up to the present last row."""
-        table = self._options.table.name
+        table = self._options.table
         first, last = self._ask(f"{table}_extent")[0]
         return self._pieces(table, first, last + 1, self._options.partitions)
 

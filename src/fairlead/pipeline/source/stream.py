@@ -16,7 +16,7 @@ from fairlead.connect import task_store
 from fairlead.errors import ConfigurationError
 from fairlead.model.history import START, Position
 from fairlead.pipeline.source.batch import ReadPart, read_part, scan_of
-from fairlead.pipeline.source.options import ATTEMPTS_READ, ReadOptions
+from fairlead.pipeline.source.options import ReadOptions
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
@@ -35,9 +35,9 @@ class FairleadStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: ReadOptions) -> None:
         """Raise ConfigurationError for a table other than attempts, or an unusable URL."""
-        if options.table is not ATTEMPTS_READ:
+        if options.table != "attempts":
             raise ConfigurationError(
-                f"table {options.table.name} cannot be streamed, attempts can: read it as a batch"
+                f"table {options.table} cannot be streamed, attempts can: read it as a batch"
             )
         self._options = options
         self._scan = scan_of(options)
