@@ -4,6 +4,7 @@ each guard rail."""
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import ConfigurationError
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
+from fairlead.pipeline.tuning.contracts import load
 from fairlead.pipeline.tuning.control import (
     Change,
     Key,
@@ -242,9 +244,12 @@ def test_inside_the_dead_band_no_weight_changes() -> None:
         {"worse_use": -0.1},
     ],
 )
-def test_guard_rails_out_of_range_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
-        Guards(**wrong)
+def test_guard_rails_out_of_range_are_refused(wrong: dict[str, float], tmp_path: Path) -> None:
+    [(name, value)] = wrong.items()
+    file = tmp_path / "contracts.toml"
+    file.write_text(f"[guards]\n{name} = {value}\n")
+    with pytest.raises(ConfigurationError, match=name):
+        load(file)
 
 
 def test_weights_of_a_queue_without_worker_time_stay() -> None:

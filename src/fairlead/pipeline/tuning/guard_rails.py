@@ -2,90 +2,62 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
-from fairlead.errors import ConfigurationError
+import msgspec
 
 _HOUR = 3600.0
 
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+AboveOne = Annotated[float, msgspec.Meta(gt=1)]
+
 
 class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Bounds of tuning; times in seconds. Raises ConfigurationError for a number out of range."""
+    """Bounds of tuning; times in seconds. A settings file may have only numbers in the range of
+    their types."""
 
-    half_life: float = 24 * _HOUR
+    half_life: Positive = 24 * _HOUR
     """Age at which a key's past use of workers counts half."""
-    prior_tasks: float = 30.0
+    prior_tasks: Positive = 30.0
     """Number of tasks with the queue's mean run time that are added to each key's tasks, so that a
     key with few tasks has nearly the queue's mean."""
-    least_tasks: int = 100
+    least_tasks: Annotated[int, msgspec.Meta(ge=0)] = 100
     """Number of tasks below which a key is not tuned."""
-    least_time: float = 2 * _HOUR
+    least_time: Positive = 2 * _HOUR
     """Time with tasks below which a key is not tuned."""
-    lowest: float = 0.1
+    lowest: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.1
     """Lower bound of a weight, as a multiple of the key's share."""
-    highest: float = 10.0
+    highest: Annotated[float, msgspec.Meta(ge=1)] = 10.0
     """Upper bound of a weight, as a multiple of the key's share."""
-    step: float = 1.25
+    step: AboveOne = 1.25
     """Greatest factor by which a weight grows or shrinks in one publish."""
-    daily: float = 4.0
+    daily: AboveOne = 4.0
     """Greatest factor between any two weights that a key has within 24 hours."""
-    dead_band: float = 0.10
+    dead_band: NotNegative = 0.10
     """Fraction by which a weight may differ from the computed one and still stay. No weight of a
     queue moves while all stay."""
-    stale_after: float = 2 * _HOUR
+    stale_after: Positive = 2 * _HOUR
     """Age above which input is refused."""
-    cool_down: float = 24 * _HOUR
+    cool_down: NotNegative = 24 * _HOUR
     """Time after a rollback in which nothing is published in the queue."""
-    canary_hours: int = 1
+    canary_hours: Annotated[int, msgspec.Meta(gt=0)] = 1
     """Full hours of the canary window, compared with as many full hours before the version."""
-    worse_wait: float = 1.5
+    worse_wait: AboveOne = 1.5
     """Factor by which the wait (p99) of a key that the version does not change may grow; above it
     the version is rolled back."""
-    worse_wait_seconds: float = 1.0
+    worse_wait_seconds: NotNegative = 1.0
     """Seconds by which that wait may always grow, because a wait of milliseconds easily doubles."""
-    worse_share: float = 0.05
+    worse_share: NotNegative = 0.05
     """Increase of the misallocated fraction of the worker time above which a version is rolled
     back."""
-    headroom: float = 1.25
+    headroom: AboveOne = 1.25
     """Limit of a key, as a multiple of its share of the slots in use. A multiple of 1 would lower
     the limit step by step: a key that runs alone never uses more slots than its limit, and the
     next limit follows from that use."""
-    worse_use: float = 0.05
+    worse_use: NotNegative = 0.05
     """Fraction of the worker time that limits may leave unused. A version that leaves more unused
     is rolled back, unless other keys wait less."""
-
-    def __post_init__(self) -> None:
-        positive = (
-            "half_life",
-            "prior_tasks",
-            "least_time",
-            "stale_after",
-            "canary_hours",
-            "lowest",
-        )
-        wrong = [name for name in positive if not getattr(self, name) > 0]
-        not_negative = (
-            "least_tasks",
-            "dead_band",
-            "cool_down",
-            "worse_wait_seconds",
-            "worse_share",
-            "worse_use",
-        )
-        wrong += [name for name in not_negative if not getattr(self, name) >= 0]
-        wrong += [
-            name
-            for name in ("step", "daily", "worse_wait", "headroom")
-            if not getattr(self, name) > 1
-        ]
-        if not self.lowest <= 1 <= self.highest:
-            wrong.append("lowest and highest")
-        if wrong:
-            raise ConfigurationError(
-                f"guard rails: {', '.join(wrong)} out of range; step, daily, worse_wait and"
-                f" headroom must be above 1, lowest <= 1 <= highest, {', '.join(not_negative)} at"
-                " least 0, and the others above 0"
-            )
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
