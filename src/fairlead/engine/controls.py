@@ -22,6 +22,8 @@ class SettingsReader:
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
+        self.queues = sorted(queue.name for queue in context.served.queues)
+        """Names of the served queues."""
         self._partitions = {queue.name: queue.partitions for queue in context.served.queues}
         self._unregistered: dict[str, int] = {
             queue: partitions
@@ -77,11 +79,10 @@ class SettingsReader:
         cluster, tasks = self._context.cluster, self._context.ports.tasks
         changed, weights, limits = self._changes
         found = await cluster.database.read(cluster.queue_settings())
-        served = sorted(queue.name for queue in self._context.served.queues)
-        if lost := {each: self._partitions[each] for each in served if each not in found}:
+        if lost := {each: self._partitions[each] for each in self.queues if each not in found}:
             # A failover may lose what was registered.
             found |= await cluster.register_queues(lost)
-        for queue in served:
+        for queue in self.queues:
             settings, known = found[queue], self._known.get(queue)
             if settings == known:
                 continue

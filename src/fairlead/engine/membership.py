@@ -57,7 +57,6 @@ class Membership(SimplePart):
         self._claimer = claimer
         self._runs = runs
         self._settings = SettingsReader(context)
-        self._served = sorted(queue.name for queue in context.served.queues)
         self._facts = NodeFacts(context.settings.concurrency, VERSION, platform.python_version())
         self._poked = asyncio.Event()
         self._silence = liveness.Silence(context.clock)
@@ -125,7 +124,7 @@ class Membership(SimplePart):
     async def _send_heartbeat(self) -> ClusterState:
         """Send a heartbeat, register first where needed, and return what the store has then."""
         context = self._context
-        queues, now = self._served, context.clock.now()
+        queues, now = self._settings.queues, context.clock.now()
         if self._is_leaving and context.settings.restart_seconds:
             now += round(context.settings.restart_seconds * MICROS)
         elif self._is_leaving:
@@ -166,7 +165,7 @@ class Membership(SimplePart):
         nodes = ([(record.node, record.queues) for record in living], restarting)
         if self._members is not None and self._members[0] == nodes:
             return self._members[1]
-        by_queue: dict[str, set[str]] = {queue: set() for queue in self._served}
+        by_queue: dict[str, set[str]] = {queue: set() for queue in self._settings.queues}
         for record in living:
             for queue in by_queue.keys() & record.queues:
                 by_queue[queue].add(identity_of(record.node))

@@ -105,10 +105,9 @@ class Persistence:
             "entries of the log of its partition",
         )
         self._commits = BatchWriter[Batch, None](
-            1, clock, lambda batches, _: None, self._on_commit_refused, (Fenced,)
+            1, clock, self._on_committed, self._on_commit_refused, (Fenced,)
         )
-        self._is_committing = False
-        """Whether all entries of the batch are stored."""
+        """The batch, when all its entries are stored."""
         self._behind: dict[str, list[NewTask]] = {}
         """Tasks that wait for a refused one, by their ordering key."""
         self._is_writing = False
@@ -134,9 +133,8 @@ class Persistence:
             # The next step may fail again: let people see why.
             await self._record.save()
         while True:
-            if self._batch is not None and await self._take_in(self._batch):
-                self._batch = None
-                self._log.poke()
+            if self._batch is not None:
+                await self._take_in(self._batch)
             is_reading = await self._read()
             if not self._catch_up.is_over and not is_reading:
                 await self._check_log()
@@ -175,41 +173,38 @@ class Persistence:
         """Whether the store refuses an entry of the batch, or the log its commit."""
         return bool(self._tasks.refused or self._drops.refused or self._commits.refused)
 
-    async def _take_in(self, batch: Batch) -> bool:
-        """Persist the batch and commit it; return False while the store refuses an entry, or the
-        log its commit."""
+    async def _take_in(self, batch: Batch) -> None:
+        """Persist the batch and commit it, unless the store refuses an entry, or the log its
+        commit."""
         await self._commits.retry(self._commit)
         await self._tasks.retry(self._persist)
         await self._drops.retry(self._drop)
-        while True:
+        while self._batch is not None:
             await self._tasks.flush(self._persist)
             if not self._tasks.refused:
                 await self._drops.flush(self._drop)
             if self._is_refused:
-                return False
-            if not self._pieces:
-                break
-            tasks, drop = self._pieces.popleft()
-            for task in tasks:
-                self._tasks.add(task)
-            if drop is not None:
-                self._drops.add(drop)
-        if not self._is_committing:
-            self._is_committing = True
-            self._commits.add(batch)
-        await self._commits.flush(self._commit)
-        if self._commits.refused:
-            return False
-        self._is_committing = False
-        # A log with constant submits never becomes empty. An entry submitted after the start shows
-        # that all entries from before the start have been read.
-        if not self._catch_up.is_over and self._catch_up.has_later_entry(batch.entries):
-            self._begin()
-        return True
+                return
+            if self._pieces:
+                tasks, drop = self._pieces.popleft()
+                self._tasks.waiting.extend(tasks)
+                self._drops.waiting.extend([] if drop is None else [drop])
+            else:
+                self._commits.add(batch)
+                await self._commits.flush(self._commit)
 
     async def _commit(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             await self._log.commit(batch)
+
+    def _on_committed(self, batches: Sequence[Batch], _: None) -> None:
+        self._batch = None
+        self._log.poke()
+        # A log with constant submits never becomes empty. An entry submitted after the start shows
+        # that all entries from before the start have been read.
+        is_later = any(self._catch_up.has_later_entry(batch.entries) for batch in batches)
+        if is_later and not self._catch_up.is_over:
+            self._begin()
 
     async def _persist(self, tasks: Sequence[NewTask]) -> set[TaskKey]:
         low_water_mark = self._schedule.low_water_mark_with(tasks)

@@ -50,17 +50,10 @@ class OrderedQueues:
         assert self._context_or_none is not None
         return self._context_or_none
 
-    def __len__(self) -> int:
-        """Return the number of queues."""
-        return len(self._queues)
-
     @property
     def names(self) -> Collection[str]:
         """Names of the queues."""
         return self._queues.keys()
-
-    def __contains__(self, queue: str) -> bool:
-        return queue in self._queues
 
     # partitions come and go -----------------------------------------------------------------------
 
