@@ -31,7 +31,7 @@ UPDATE fairlead_incidents SET deliver_at = $2, deliveries = deliveries + 1
  WHERE id = ANY (ARRAY(SELECT id FROM fairlead_incidents
                         WHERE delivered_at IS NULL AND deliver_at <= $1
                         ORDER BY deliver_at, id LIMIT $3 FOR UPDATE SKIP LOCKED))
-RETURNING id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+RETURNING {incident}
 
 -- name: tasks_of
 SELECT {task}
@@ -73,14 +73,14 @@ SELECT kind, queue, name, count(*) FROM fairlead_incidents GROUP BY kind, queue,
 
 -- name: undelivered
 -- In the order of their index, so that those that were delivered, and those beyond the limit, are not read.
-SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+SELECT {incident}
   FROM (SELECT * FROM fairlead_incidents WHERE delivered_at IS NULL ORDER BY deliver_at, id LIMIT $1) AS first
  ORDER BY id
 
 -- name: open
 -- $1: [kind, ...]; $2: maximum number, of each kind and of all; $3: instant of the earliest last report. The kind is compared
 -- by ranges and is part of the order, so that a page of a kind is read in order.
-SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+SELECT {incident}
   FROM json_array_elements_text($1::json) AS wanted
  CROSS JOIN LATERAL (SELECT * FROM fairlead_incidents WHERE (kind, subject) >= (wanted, '') AND kind <= wanted ORDER BY kind DESC, subject DESC LIMIT $2::bigint) AS i
  WHERE seen_at >= $3
@@ -88,5 +88,5 @@ SELECT id, kind, subject, details, since, queue, name, version, deliveries, deli
  LIMIT $2::bigint
 
 -- name: latest
-SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+SELECT {incident}
   FROM fairlead_incidents WHERE id < $1 ORDER BY id DESC LIMIT $2

@@ -97,8 +97,8 @@ RETURNING currval('fairlead_ready_seq'),
                               $1::text || currval('fairlead_ready_seq') || ']]}') END
 
 -- name: ready
-SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
-  FROM fairlead_tasks
+SELECT {ready}
+  FROM fairlead_tasks t
  WHERE state = 'SUBMITTED' AND queue = $1 AND partition = $2 AND priority = $3 AND ready_seq > $4
  ORDER BY ready_seq
  LIMIT $5
@@ -107,26 +107,26 @@ SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, c
 -- $4: [[fairness_key, position], ...]; $5: maximum number of tasks of each key. No condition but that of the index by key
 -- says that ready_seq has a value, so that no other index fits: the planner would read the whole lane for each key. The key
 -- is compared by ranges and is part of the order, so that a page of a key is read in order.
-SELECT t.*
+SELECT r.*
   FROM json_array_elements($4::json) AS j
  CROSS JOIN LATERAL (
-       SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
-         FROM fairlead_tasks
+       SELECT {ready}
+         FROM fairlead_tasks t
         WHERE state = 'SUBMITTED' AND coalesce(ready_seq, 0) > 0 AND queue = $1 AND partition = $2 AND priority = $3
           AND fairness_key <> '' AND (fairness_key, ready_seq) > (j ->> 0, (j ->> 1)::bigint) AND fairness_key <= j ->> 0
-        ORDER BY fairness_key, ready_seq LIMIT $5) AS t
- ORDER BY t.ready_seq
+        ORDER BY fairness_key, ready_seq LIMIT $5) AS r
+ ORDER BY r.ready_seq
 
 -- name: ready_without
 -- Looks for tasks without a fairness key among the next $5 tasks of the lane, because no index has them alone: one would
 -- cost a bulk submit 15 %. $6: maximum number of tasks. The last column marks the last of the $5 tasks, which may have a key.
-SELECT ready_seq, id::text, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0), number = $5
+SELECT {ready}, number = $5
   FROM (SELECT *, row_number() OVER (ORDER BY ready_seq) AS number
           FROM (SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, order_at
                   FROM fairlead_tasks
                  WHERE state = 'SUBMITTED' AND queue = $1 AND partition = $2 AND priority = $3 AND ready_seq > $4
                  ORDER BY ready_seq
-                 LIMIT $5) AS page) AS numbered
+                 LIMIT $5) AS page) AS t
  WHERE fairness_key = '' OR number = $5
  ORDER BY ready_seq
  LIMIT $6

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from fairlead.model import ClaimedTask, TaskRecord
+from fairlead.model import ClaimedTask, Incident, TaskRecord
 from fairlead.model.columns import ATTEMPTS, ENDED, KEPT, NEW, TASKS
 from fairlead.model.history import ATTEMPT_FIELDS, EVENT_FIELDS
 from fairlead.model.task_facts import RunFact
+
+_READY = "ready_seq", "id", "version", "name", "fairness_key", "weight", "ordering_key", "order_at"
+"""Columns of a trigger, as the reader of its lane takes them."""
 
 _LIST = re.compile(r"\{(\w+)(?: (\d+))?\}")
 
@@ -58,6 +61,8 @@ def _lists(parameter: str, element: str, forms: dict[str, str]) -> dict[str, Seq
             TaskRecord.__struct_fields__, "t.", forms | {"payload_bytes": "length(t.payload)"}
         ),
         "run_fact": RunFact._fields,
+        "ready": _read(_READY, "t.", forms | {"order_at": "coalesce({}, 0)"}),
+        "incident": [name for name in Incident.__struct_fields__ if name != "task"],
     }
 
 

@@ -27,7 +27,7 @@ UPDATE fairlead_incidents SET deliver_at = ?2, deliveries = deliveries + 1
  WHERE id IN (SELECT id FROM fairlead_incidents
                WHERE delivered_at IS NULL AND deliver_at <= ?1
                ORDER BY deliver_at, id LIMIT ?3)
-RETURNING id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+RETURNING {incident}
 
 -- name: tasks_of
 SELECT {task}
@@ -65,7 +65,7 @@ SELECT kind, queue, name, count(*) FROM fairlead_incidents GROUP BY kind, queue,
 
 -- name: undelivered
 -- In the order of their index, so that those that were delivered, and those beyond the limit, are not read.
-SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+SELECT {incident}
   FROM (SELECT * FROM fairlead_incidents WHERE delivered_at IS NULL ORDER BY deliver_at, id LIMIT ?1) AS first
  ORDER BY id
 
@@ -80,5 +80,5 @@ SELECT i.id, i.kind, i.subject, i.details, i.since, i.queue, i.name, i.version, 
  LIMIT ?2
 
 -- name: latest
-SELECT id, kind, subject, details, since, queue, name, version, deliveries, delivered_at
+SELECT {incident}
   FROM fairlead_incidents WHERE id < ?1 ORDER BY id DESC LIMIT ?2

@@ -29,19 +29,19 @@ VALUES (?1, ?2, ?3, ?3, ?4, 'hook', ?5, {values 6})
 
 -- name: ready
 -- Merges the tasks without a fairness key, from the index by key, and the others, from the index by lane.
-SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
-  FROM fairlead_tasks
+SELECT {ready}
+  FROM fairlead_tasks t
  WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND fairness_key = '' AND ready_seq > ?4
 UNION ALL
-SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0)
-  FROM fairlead_tasks
+SELECT {ready}
+  FROM fairlead_tasks t
  WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND fairness_key <> '' AND ready_seq > ?4
  ORDER BY ready_seq
  LIMIT ?5
 
 -- name: ready_of
 -- ?4: [[fairness_key, position], ...]; ?5: maximum number of tasks of each key
-SELECT t.ready_seq, t.id, t.version, t.name, t.fairness_key, t.weight, t.ordering_key, coalesce(t.order_at, 0)
+SELECT {ready}
   FROM json_each(?4) j
  CROSS JOIN fairlead_tasks t
     ON t.seq IN (SELECT o.seq FROM fairlead_tasks o
@@ -52,8 +52,8 @@ SELECT t.ready_seq, t.id, t.version, t.name, t.fairness_key, t.weight, t.orderin
 
 -- name: ready_without
 -- ?6: maximum number of tasks. The last column says that there may be more; ?5 is for stores without an index of these tasks.
-SELECT ready_seq, id, version, name, fairness_key, weight, ordering_key, coalesce(order_at, 0), ?5 IS NULL
-  FROM fairlead_tasks
+SELECT {ready}, ?5 IS NULL
+  FROM fairlead_tasks t
  WHERE state = 'SUBMITTED' AND queue = ?1 AND partition = ?2 AND priority = ?3 AND fairness_key = '' AND ready_seq > ?4
  ORDER BY ready_seq
  LIMIT ?6
