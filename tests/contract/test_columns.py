@@ -9,7 +9,7 @@ import pytest
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.model.columns import ATTEMPTS, TASKS, Column
 from fairlead.model.history import ATTEMPT_FIELDS
-from fairlead.pipeline import bronze
+from fairlead.pipeline import models
 from tests.pipeline.filling import connected
 
 SQLITE_TYPES = {
@@ -51,7 +51,7 @@ def test_a_table_has_the_listed_columns_with_their_types(
 
 
 def test_bronze_has_the_columns_of_attempts() -> None:
-    nullable = {column.name: column.nullable for column in bronze.ATTEMPTS.columns}
+    nullable = {column.name: column.nullable for column in models.ATTEMPTS.columns}
     listed = {column.name: column.may_be_null for column in ATTEMPTS}
     assert listed.pop("unique_key") == nullable["unique_key_hash"]
     assert listed.items() <= nullable.items()

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from fairlead.cli.main import app
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.bronze import ATTEMPTS
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.checks import check
 from fairlead.pipeline.jobs.maintain import Sources, maintain
+from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.filling import add_attempts, connected, migrated
