@@ -17,7 +17,7 @@ import pytest
 from fairlead import App
 from fairlead.backends.sqlite.presence import FilePresence
 from fairlead.connections import Connections
-from fairlead.engine.deaths import watched_by
+from fairlead.engine.liveness.deaths import watched_by
 from fairlead.ports.presence import Presence
 from fairlead.testing.contract.tasks import FACTS
 from tests.end_to_end.workers import ROOT

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, ClusterLimit, ClusterRateLimit, Limit, LimitTree, RateLimit
-from fairlead.engine.watchdog import Watchdog
+from fairlead.engine.liveness.watchdog import Watchdog
 from fairlead.testing import running
 from tests.tiers import NIGHTLY
 

@@ -19,7 +19,7 @@ from fairlead import App, Fixed, NoRetry, State
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.clock import MICROS
 from fairlead.engine.execution import CancelReason, Execution
-from fairlead.engine.invocation import Invocation
+from fairlead.engine.executors.invocation import Invocation
 from fairlead.engine.node import Node
 from fairlead.testing import drain, running, settled
 from tests.attempts import SOON, of_kind, outcomes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fairlead import App
 from fairlead.core.look_ahead import TRIGGER_BYTES
-from fairlead.engine.blocked_loop import BlockedLoop
+from fairlead.engine.liveness.blocked_loop import BlockedLoop
 from fairlead.engine.settings import LOOK_AHEAD_BYTES, Intervals
 from fairlead.engine.sharing import LOOK_AHEADS
 from tests.simulation.fleet_loop import Process, current_process
@@ -144,7 +144,7 @@ class Worker:
 
 
 class FleetWatchdog:
-    """The watchdog of a worker (`fairlead.engine.watchdog`) on the fleet's loop: kills it at its
+    """The watchdog of a worker (`fairlead.engine.liveness.watchdog`) on the fleet's loop: kills it at its
     deadline, also while it hangs."""
 
     workers: dict[Process, Worker]

@@ -26,8 +26,8 @@ from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine import liveness
+from fairlead.engine.executors.invocation import Invocation
 from fairlead.engine.granting import Granting
-from fairlead.engine.invocation import Invocation
 from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import LOOK_AHEAD
 from tests import tiers

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fairlead.engine.deaths import Deaths
 from fairlead.engine.liveness import PATIENCE, START_PAUSE
+from fairlead.engine.liveness.deaths import Deaths
 from fairlead.errors import StoreUnavailable
 
 

@@ -31,7 +31,7 @@ from fairlead.core.limits.sharded_permits import (
 from fairlead.declare.handler import Handler
 from fairlead.declare.queue import Queue
 from fairlead.engine.context import NodeContext
-from fairlead.engine.watchdog import Watchdog
+from fairlead.engine.liveness.watchdog import Watchdog
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.pauses import event_or_pause
 from fairlead.ports.coordinator import Coordinator

@@ -10,9 +10,9 @@ from fairlead.clock import Clock
 from fairlead.declare.current import enable_loggers
 from fairlead.engine.context import NodePorts, Served
 from fairlead.engine.executors.handler_tasks import apart_from_handlers
+from fairlead.engine.executors.run_log import collecting
 from fairlead.engine.lifecycle import opened, serve
 from fairlead.engine.liveness import RETRY_SECONDS
-from fairlead.engine.run_log import collecting
 from fairlead.engine.settings import NodeSettings
 from fairlead.engine.wiring import NodeParts
 from fairlead.errors import StoreRefused, StoreUnavailable

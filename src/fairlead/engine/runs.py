@@ -14,10 +14,10 @@ from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import CancelReason, Execution, Superseded
+from fairlead.engine.executors.invocation import Committed, Invocation
 from fairlead.engine.executors.loop import Executor, LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
-from fairlead.engine.invocation import Committed, Invocation
 from fairlead.engine.lanes import Lanes
 from fairlead.engine.outcome import failed, stopped, succeeded
 from fairlead.errors import Snooze

@@ -16,14 +16,12 @@ from fairlead.core.sharding.shares import Members
 from fairlead.declare.handler import ExecutorKind
 from fairlead.declare.queue import MOST_PARTITIONS
 from fairlead.engine.backlogs import Backlogs
-from fairlead.engine.blocked_loop import BlockedLoop
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext, NodePorts, Served, View, kinds_of
 from fairlead.engine.controls import Controls
 from fairlead.engine.deadlines import Deadlines
-from fairlead.engine.deaths import Deaths
 from fairlead.engine.dispatcher import Dispatcher
 from fairlead.engine.execution import Execution
 from fairlead.engine.granting import Granting
@@ -34,6 +32,8 @@ from fairlead.engine.lanes import Lanes
 from fairlead.engine.leases import Elections
 from fairlead.engine.lifecycle import Part
 from fairlead.engine.liveness import Expiry
+from fairlead.engine.liveness.blocked_loop import BlockedLoop
+from fairlead.engine.liveness.deaths import Deaths
 from fairlead.engine.look_ahead import LookAhead, Rebalances
 from fairlead.engine.membership import Membership, identity_of
 from fairlead.engine.ordering import Ordering

@@ -29,9 +29,9 @@ from fairlead.engine.executors.process import (
     JobEnd,
     JobProgress,
 )
+from fairlead.engine.executors.run_log import collecting
 from fairlead.engine.lifecycle import in_child
 from fairlead.engine.outcome import HOPELESS, encoded, error_text, error_type
-from fairlead.engine.run_log import collecting
 from fairlead.errors import (
     FairleadError,
     InvalidDelay,

@@ -18,9 +18,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from fairlead.clock import MICROS
-from fairlead.engine import invocation, liveness
+from fairlead.engine import liveness
 from fairlead.engine.context import NodeContext
 from fairlead.engine.execution import Execution
+from fairlead.engine.executors import invocation
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.model import IncidentKind, IncidentReport
 
