@@ -189,7 +189,11 @@ class Builds:
 
     def without_lost(self, build: Build) -> Build:
         """Return the build without the tables whose snapshot is gone."""
-        kept = {name: at for name, at in build.snapshots.items() if self._found(name, at)}
+        kept = dict[str, int]()
+        for name, at in build.snapshots.items():
+            with suppress(NoSuchTableError):
+                if self._load(name).metadata.snapshot_by_id(at) is not None:
+                    kept[name] = at
         return msgspec.structs.replace(build, snapshots=kept)
 
     def finish(self, build: Build) -> None:
@@ -225,14 +229,6 @@ class Builds:
             self._change(name, change)
             return is_there
         return False
-
-    def _found(self, name: str, snapshot: int) -> IcebergTable | None:
-        """Return a table that has a snapshot; None if the table or the snapshot is gone."""
-        try:
-            table = self._load(name)
-        except NoSuchTableError:
-            return None
-        return None if table.metadata.snapshot_by_id(snapshot) is None else table
 
 
 def last_export(stored: IcebergTable) -> int:

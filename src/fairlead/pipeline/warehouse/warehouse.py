@@ -103,7 +103,7 @@ class Warehouse:
         """Lake for people."""
         return self.location.shown
 
-    @property
+    @cached_property
     def reader(self) -> str:
         """Name of the lake as a reader of stores."""
         identity = self.identity
