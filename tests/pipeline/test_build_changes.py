@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -87,11 +88,12 @@ def test_a_task_of_a_forgotten_day_that_ends_is_open_no_more(job: JobContext) ->
 
 
 def test_a_full_build_makes_tables_again_that_are_lost(job: JobContext) -> None:
-    """One table is gone, and of another the snapshot of the last build."""
+    """One table is gone with its files, and of another the snapshot of the last build."""
     export(job.warehouse, ATTEMPTS, [attempt(fairness_key=key) for key in "ab"], hours=1)
     build(job, SETTINGS)
     wanted, here = made_in(job.warehouse), job.warehouse.table(TASKS)
     job.warehouse.catalog.drop_table(f"fairlead.{flat_name(BACKLOG)}")
+    shutil.rmtree(job.warehouse.location.url_of(BACKLOG).removeprefix("file://"))
     here.update(lambda seen: {})
     stored = here.state().stored
     assert stored is not None
