@@ -236,3 +236,24 @@ def test_durations_that_cannot_be_read_are_refused(text: str) -> None:
         duration(text)
     with pytest.raises(ConfigurationError, match="use a number and"):
         _ = Slo(id="slo", queue="mail", threshold=text, objective=0.9).threshold_us
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("measure = 'retry_delay'", "measure"),
+        ("objective = 1.0", "objective"),
+        ("objective = 0.0", "objective"),
+        ("[cost]\nmethod = 'even'", "method"),
+    ],
+)
+def test_a_wrong_objective_or_method_in_the_settings_of_the_pipeline_is_refused(
+    tmp_path: Path, wrong: str, named: str
+) -> None:
+    from fairlead.pipeline.settings import load
+
+    promise = "[[slo]]\nid = 'soon'\nqueue = 'mail'\nthreshold = '2s'\n"
+    path = tmp_path / "pipeline.toml"
+    path.write_text(promise + ("" if "objective" in wrong else "objective = 0.9\n") + wrong)
+    with pytest.raises(ConfigurationError, match=named):
+        load(path)
