@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fairlead import App, ClusterLimit, LimitTree, State, Task
+from fairlead import App, ClusterLimit, State, Task
 from fairlead.core.limits import sharded_permits
 from fairlead.core.limits.permits import PermitLedger, decode
 from fairlead.model import Outcome
@@ -39,38 +39,6 @@ def make(request: pytest.FixtureRequest) -> Iterator[Make]:
     yield make
     for app in made:
         app.close()
-
-
-async def test_two_nodes_together_run_as_many_as_the_limit_and_never_more(make: Make) -> None:
-    now: Counter[str] = Counter()
-    most: Counter[str] = Counter()
-
-    async def work(*levels: str) -> None:
-        for level in levels:
-            now[level] += 1
-            most[level] = max(most[level], now[level])
-        await asyncio.sleep(0.05)
-        now.subtract(levels)
-
-    def declare(app: App) -> dict[str, Task]:
-        app.queue("payouts", concurrency=LimitTree(ClusterLimit(6), names={"pay": ClusterLimit(4)}))
-
-        @app.task(queue="payouts", name="pay")
-        async def pay(n: int) -> None:
-            await work("all", "pay")
-
-        @app.task(queue="payouts", name="mail")
-        async def mail(n: int) -> None:
-            await work("all")
-
-        return {"pay": pay, "mail": mail}
-
-    (one, tasks), (two, _) = make(declare), make(declare)
-    for task in tasks.values():
-        task.submit_many([{"n": n} for n in range(75)])
-    async with running(one) as node, running(two):
-        await settled(one, node)
-    assert most == {"all": 6, "pay": 4}
 
 
 async def test_a_limit_by_key_holds_on_two_nodes_while_its_ledger_is_split(

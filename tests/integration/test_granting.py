@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -13,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-import fairlead
 from fairlead import App, Fixed, Limit, LimitTree
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine.node import Node
@@ -39,29 +37,17 @@ class Fleet:
         self.queue = {"partitions": 1, **queue}
         self.ran: list[tuple[int, Any]] = []
         """(number of the application, value) in the order of the starts."""
-        self.keys: Counter[Any] = Counter()
-        """Running tasks by ordering key."""
-        self.overlaps = 0
-        """Starts of a task while another one of its ordering key ran."""
         self.failing: set[Any] = set()
         """Values whose next run fails."""
-        self.running: Counter[int] = Counter()
-        self.most_at_once: Counter[int] = Counter()
 
     def app(self, number: int, names: Sequence[str] = ("work",), **task: Any) -> App:
         """Return a new application of the store, with these tasks."""
         app = App(self.url)
         app.queue("work", **self.queue)
 
-        async def work(value: int, seconds: float = 0.0, key: str | None = None) -> None:
+        async def work(value: int, seconds: float = 0.0) -> None:
             self.ran.append((number, value))
-            self.running[number] += 1
-            self.most_at_once[number] = max(self.most_at_once[number], self.running[number])
-            self.overlaps += key is not None and self.keys[key] > 0
-            self.keys[key] += 1
             await asyncio.sleep(seconds)
-            self.keys[key] -= 1
-            self.running[number] -= 1
             if value in self.failing:
                 self.failing.remove(value)
                 raise RuntimeError("as wanted")
@@ -93,9 +79,8 @@ class Fleet:
         """Submit a task for each of these run times."""
         app = self.app(-1, [name])
         task = self.tasks[name].options(**options)
-        key = options.get("ordering_key")
         await app.submit_many_async(
-            [task.draft(value=n, seconds=each, key=key) for n, each in enumerate(seconds)]
+            [task.draft(value=n, seconds=each) for n, each in enumerate(seconds)]
         )
         return app
 
@@ -179,43 +164,6 @@ async def test_a_busy_node_does_not_keep_announcements_from_an_idle_one(
         assert nodes.index(idle) in fleet.workers
         await settled(app, nodes[0], timeout=60.0)
         app.close()
-
-
-async def test_tasks_of_an_ordering_key_keep_their_order_on_several_nodes(sqlite_url: str) -> None:
-    fleet = Fleet(sqlite_url)
-    async with fleet.nodes(*[{"concurrency": 1}] * 3) as nodes:
-        for key in ("a", "b", "c"):
-            app = await fleet.submit([0.05] * 20, ordering_key=key)
-            app.close()
-        await settled(app, nodes[0], timeout=60.0)
-    assert fleet.overlaps == 0
-    assert len(fleet.workers) > 1
-    assert sorted(fleet.values) == sorted([*range(20)] * 3)
-
-
-async def test_a_limit_of_each_node_does_not_hold_back_the_others(sqlite_url: str) -> None:
-    fleet = Fleet(sqlite_url)
-    loop = asyncio.get_running_loop()
-    apps = [{"concurrency": fairlead.Limit(1)} for _ in range(4)]
-    async with fleet.nodes(*[{}] * 4, apps=apps) as nodes:
-        began = loop.time()
-        app = await fleet.submit([2.0] * 8)
-        await settled(app, nodes[0])
-        took = loop.time() - began
-        app.close()
-    assert took <= 4.4
-    assert set(fleet.most_at_once.values()) == {1}
-
-
-async def test_a_task_runs_on_the_node_that_knows_its_name(sqlite_url: str) -> None:
-    fleet = Fleet(sqlite_url)
-    apps = [{"names": ["work"]}, {"names": ["work"]}, {"names": ["work", "new"]}]
-    async with fleet.nodes(*[{}] * 3, apps=apps) as nodes:
-        app = await fleet.submit([0.0] * 30, name="new")
-        await settled(app, nodes[0])
-        app.close()
-    assert fleet.workers == {2}
-    assert sorted(fleet.values) == [*range(30)]
 
 
 class Lossy:

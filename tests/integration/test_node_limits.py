@@ -1,4 +1,4 @@
-"""Limits of one node: rates and concurrent runs."""
+"""Limits of one node: waits for a rate, and limits of two nodes of one process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairlead import (
     State,
     Task,
 )
-from fairlead.testing import drain, running, settled
+from fairlead.testing import running, settled
 from tests.attempts import SOON, outcomes
 from tests.integration.ordered_kit import open_app
 
@@ -46,37 +46,6 @@ async def test_a_task_that_waits_for_a_rate_limit_spends_no_attempt_and_delays_n
     assert len(ran) == 1
     assert sorted(handle.state() for handle in handles) == [State.DONE] + [State.SUBMITTED] * 4
     assert sorted(len(outcomes(app, handle)) for handle in handles) == [0, 0, 0, 0, 1]
-
-
-async def test_no_limit_of_concurrent_runs_is_exceeded(app: App) -> None:
-    app.queue("payouts", concurrency=LimitTree(6, names={"pay": 4}, fairness_keys={"acme": 2}))
-    now: dict[str, int] = {"all": 0, "pay": 0, "acme": 0}
-    most = dict(now)
-
-    def change(levels: list[str], by: int) -> None:
-        for level in levels:
-            now[level] += by
-            most[level] = max(most[level], now[level])
-
-    async def run(levels: list[str]) -> None:
-        change(levels, 1)
-        await asyncio.sleep(0.005)
-        change(levels, -1)
-
-    @app.task(queue="payouts")
-    async def pay(acme: bool) -> None:
-        await run(["all", "pay", "acme"] if acme else ["all", "pay"])
-
-    @app.task(queue="payouts")
-    async def other() -> None:
-        await run(["all"])
-
-    for n in range(60):
-        pay.options(fairness_key="acme" if n % 2 else "other").submit(acme=bool(n % 2))
-        if n < 40:  # at the end only `pay` is left and uses its whole limit
-            other.submit()
-    await drain(app)
-    assert most == {"all": 6, "pay": 4, "acme": 2}
 
 
 @pytest.mark.parametrize(
