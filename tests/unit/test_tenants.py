@@ -210,12 +210,17 @@ def test_a_new_key_of_a_tenant_with_a_flood_is_read_before_the_rest_of_the_flood
     assert "big/new" in lane.run(3)
 
 
-def test_a_new_weight_of_one_of_very_many_keys_of_a_tenant_shows_at_once() -> None:
-    lane = ReadLane([*(f"big/{n}" for n in range(MANY)), "big/heavy"], 400)
+@pytest.mark.parametrize(
+    ("others", "heavy"), [("big/{}", "big/heavy"), ("{}", "heavy"), ("t{}/user", "heavy/a")]
+)
+def test_a_new_weight_of_one_of_very_many_keys_or_tenants_shows_at_once(
+    others: str, heavy: str
+) -> None:
+    lane = ReadLane([*(others.format(n) for n in range(MANY)), heavy], 400)
     lane.run(500)
-    lane.weigh("big/heavy", MANY / 3)
+    lane.weigh(heavy if others == "big/{}" else tenant_of(heavy), MANY / 3)
     for _ in range(3):
-        assert lane.run(800).count("big/heavy") / 800 == pytest.approx(1 / 4, abs=0.1)
+        assert lane.run(800).count(heavy) / 800 == pytest.approx(1 / 4, abs=0.1)
 
 
 def test_very_many_keys_of_tenants_leave_nothing_in_memory_when_they_have_run() -> None:
