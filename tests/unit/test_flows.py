@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from random import Random
 
-import msgspec
 import pytest
 
-from fairlead.core.fair.flows import FairLane, Scope
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
@@ -71,14 +68,6 @@ class Counted(Limit):
 # order --------------------------------------------------------------------------------------------
 
 
-def test_tasks_of_one_key_run_in_the_order_of_their_submits_whatever_their_names() -> None:
-    lane = Lane(("limited", Limit(1)), slots=1)
-    names = Random(1).choices(["pay", "mail", "limited"], k=60)
-    for name in names:
-        lane.push("a", name)
-    assert lane.run(60) == [f"a{n}" for n in range(1, 61)]
-
-
 def test_a_weight_counts_from_the_next_task_on_for_all_that_waits() -> None:
     lane, weights = Lane(slots=1), dict[str, float]()
     lane.table.weigh("q", weights)
@@ -135,27 +124,6 @@ def test_a_full_limit_is_tried_once_however_many_keys_and_ordering_keys_wait_for
         lane.end(running.pop(0))
         running += lane.take()
         assert len(running) == 2 and limit.tries == 2
-
-
-def test_a_key_that_runs_elsewhere_meanwhile_keeps_no_slot_from_the_others() -> None:
-    """Two names wait for one limit. The key that waits first has run other tasks since."""
-    shared = Counted(1)
-    lane = Lane(("one", shared), ("two", shared), slots=100)
-    lane.push("x", "one")
-    [blocker] = lane.take()
-    lane.push("a", "one", 5)
-    lane.push("b", "two", 5)
-    assert lane.take() == []
-    lane.push("a", "pay", 20)
-    for each in lane.take():
-        lane.end(each)
-    lane.end(blocker)
-    ran = []
-    for _ in range(10):
-        [trigger] = lane.take()
-        ran.append(trigger.id[0])
-        lane.end(trigger)
-    assert ran == ["b", "a"] * 5
 
 
 def test_a_busy_ordering_key_stops_no_other_task_of_its_name() -> None:
@@ -231,23 +199,3 @@ def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path:
         lane.run(100)
     assert not len(lane.table) and not lane.take()
     assert not lane.table._board.columns
-
-
-def test_keys_without_triggers_are_dropped_once_the_virtual_time_has_passed_them() -> None:
-    lane = FairLane(5, Scope(), {})
-    for n in range(4000):
-        idle = trigger(f"k{n}", key=f"k{n}", level=Level(0, 1))
-        flow = lane.open(idle)
-        flow.ran(idle)
-        lane.time.now = flow.rank
-    assert len(lane.flows) <= 2000
-
-
-def test_a_returned_trigger_is_next_of_its_key() -> None:
-    lane = Lane(slots=1)
-    for name in ("pay", "mail", "pay"):
-        lane.push("a", name)
-    [first] = lane.take()
-    lane.table.freed(lane.ledger.cancel(first, 0.0))
-    lane.table.push(msgspec.structs.replace(first))
-    assert lane.run(3) == ["a1", "a2", "a3"]

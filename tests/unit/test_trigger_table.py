@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Hashable
 from itertools import count
 
 import msgspec
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,10 +14,9 @@ from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
-from fairlead.model import LaneKey, Level, PartitionKey, Trigger, TriggerPath
-from tests import tiers
+from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
 from tests.builders import trigger
-from tests.tiers import examples, seeds
+from tests.tiers import examples
 
 
 def table_of(
@@ -94,17 +91,6 @@ def test_tasks_of_an_ordering_key_come_in_order_and_a_failed_first_task_before_i
     assert ids(table) == ["1"]
     table.freed(slot_ledger.release(early, 0) + slot_ledger.release_reservation(key))
     assert ids(table) == ["2"]
-
-
-def test_the_next_task_of_an_ordering_key_may_have_a_lower_priority() -> None:
-    table, slot_ledger = table_of()
-    first, second = (
-        trigger(n, priority=p, ordering_key="a", order_at=n) for n, p in ((1, 9), (2, 0))
-    )
-    table.push(first)
-    table.push(second)
-    slot_ledger.reserve(OrderingKey("q", "a"), first.id)
-    assert ids(table) == ["1"]
 
 
 # parking ------------------------------------------------------------------------------------------
@@ -364,84 +350,30 @@ def test_the_table_takes_the_same_triggers_as_a_model_that_tries_each_in_order(
             now = retry_at
 
 
-@pytest.mark.parametrize("seed", seeds(200, few=10))
-def test_tasks_under_changing_limits_pauses_and_weights_all_start(seed: int) -> None:
-    """Fair and fifo tasks, paths, ordering keys; random limits; other nodes take some tasks. Each
-    starts once."""
-    chance = random.Random(f"table {tiers.seed() + seed}")
-    limits = (
-        Limit(2),
-        RateLimit(1, per=3.0, key="fairness_key"),
-        LimitTree(3, names={"pay": 1}, per_fairness_key=2),
-        RateLimit(1, per=3.0),
-    )
-    table, slot_ledger = table_of(*chance.sample(limits, chance.randint(1, 3)), slots=4)
-    weights: dict[str, float] = {}
-    numbers = count()
-    table.weigh("q", weights)
-    running: list[Trigger] = []
-    pushed, started, now = 0, 0, 0.0
-
-    def end(task: Trigger) -> None:
-        table.freed(slot_ledger.release(task, now))
-        release_ordering_key(task)
-
-    def release_ordering_key(task: Trigger) -> None:
-        if task.ordering_key is not None:
-            key = OrderingKey(task.queue, task.ordering_key)
-            table.freed(slot_ledger.release_reservation(key))
-
-    for step in range(600):
-        now += chance.choice((0.0, 1.0, 60.0))
-        is_last = step >= 200
-        match chance.choice(("end", "end", "take", "take") if is_last else STEPS):
-            case "push":
-                for _ in range(chance.randint(1, 6)):
-                    table.push(random_trigger(chance, next(numbers)))
-                    pushed += 1
-            case "end" if running:
-                end(running.pop(chance.randrange(len(running))))
-            case "pause":
-                table.pause("q")
-            case "weigh":
-                key = chance.choice(KEYS)
-                weights[key] = chance.choice((0.1, 1.0, 50.0))
-                table.reweigh(LaneKey("q", 0, chance.randint(0, 9)), [key])
-            case "limit":
-                table.set_limits("q", {chance.choice(KEYS): chance.randint(1, 2)})
-            case "lend":
-                lent = table.lend(chance.randint(1, 3), lambda trigger: chance.random() < 0.8)
-                started += len(lent)
-                for one in lent:
-                    release_ordering_key(one)
-            case _:
-                found, failed = table.take(chance.randint(1, 5), now)
-                assert not failed
-                running += found
-                started += len(found)
-        if is_last or chance.random() < 0.3:
-            table.resume("q")
-    for _ in range(2 * pushed):
-        now += 60.0
-        while running:
-            end(running.pop())
-        running += (found := table.take(5, now)[0])
-        started += len(found)
-    assert started == pushed and not len(table)
+# limits of keys that change -----------------------------------------------------------------------
 
 
-STEPS = ("push", "push", "end", "take", "take", "pause", "weigh", "limit", "lend")
-KEYS = ("", "a", "b", "t/1", "t/2")
+def keys(table: TriggerTable) -> Counter[str]:
+    """Start the tasks that may run; return their number by fairness key."""
+    return Counter(taken.fairness_key for taken in table.take(1_000_000, 0.0)[0])
 
 
-def random_trigger(chance: random.Random, number: int) -> Trigger:
-    level = Level(number * 1_000_000, number) if chance.random() < 0.7 else None
-    return trigger(
-        number,
-        chance.choice(("pay", "mail", "ship")),
-        priority=chance.choice((0, 5, 9)),
-        key=chance.choice(KEYS),
-        ordering_key=chance.choice((None, None, None, "x", "y")),
-        level=level,
-        order_at=number,
-    )
+def test_the_tighter_of_a_limit_in_the_code_and_one_set_at_run_time_counts() -> None:
+    table, _ = table_of(Limit(3, per="fairness_key"))
+    table.set_limits("q", {"a": 5, "b": 2})
+    for n, key in enumerate("aaaaaabbbbbbcccccc"):
+        table.push(trigger(n, key=key))
+    assert keys(table) == {"a": 3, "b": 2, "c": 3}
+    table.set_limits("q", {})
+    assert keys(table) == {"b": 1}
+
+
+def test_a_paused_queue_stays_paused_when_its_limits_change() -> None:
+    table, _ = table_of()
+    for n, key in enumerate("aab"):
+        table.push(trigger(n, key=key))
+    table.pause("q")
+    table.set_limits("q", {"a": 1})
+    assert not keys(table)
+    table.resume("q")
+    assert keys(table) == {"a": 1, "b": 1}
