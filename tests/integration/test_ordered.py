@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from datetime import datetime
 from typing import Any
 
 import pytest
 
 from fairlead import App, ConfigurationError, Exponential, Incident, InvalidTask, NoRetry, State
-from fairlead.clock import MICROS, to_datetime
+from fairlead.clock import MICROS
 from fairlead.core.sharding.partitions import partition_of
 from fairlead.declare.current import current_task
 from fairlead.errors import StoreUnavailable
@@ -414,25 +413,6 @@ async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_rea
         remind.options(ordering_key="a").submit().result(timeout=SOON)
 
 
-async def test_all_due_tasks_run_in_order_after_three_days_of_downtime(url: str) -> None:
-    kit = open_app(url)
-    async with running(kit.app):
-        for n in reversed(range(20)):
-            for key in "ab":
-                kit.submit(f"{key}{n}", key, at=kit.at(60 + n * 600), unique_key=str(n))
-        while await kit.app.connections.log.lag("reminders"):
-            await asyncio.sleep(0.01)
-    kit.submit("a in the log", "a", at=kit.at(30))
-    kit.clock.ahead += 72 * 3600
-    async with running(kit.app) as node:
-        await kit.runs.until_count(41)
-        await settled(kit.app, node, SOON)
-    for key, first in (("a", ["a in the log"]), ("b", [])):
-        ran = [name for name in kit.runs.names if name.startswith(key)]
-        assert ran == [*first, *(f"{key}{n}" for n in range(20))]
-    kit.app.close()
-
-
 async def test_metrics_show_tasks_loaded_in_flight_and_stale_and_the_look_ahead(kit: Kit) -> None:
     pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
     from fairlead.contrib.prometheus import PrometheusObserver
@@ -541,43 +521,6 @@ async def test_a_queue_that_became_ordered_while_it_had_tasks_is_not_served_and_
         await kit.runs.until("new")
     before.close()
     kit.app.close()
-
-
-HOUR = 3600 * MICROS
-
-
-def set_passed(app: App, passed_at: int) -> None:
-    """Set the periodic tasks of the application back to this instant."""
-    with app.store.database.transaction() as connection:
-        connection.execute(f"UPDATE fairlead_periodics SET passed_at = {passed_at}")
-
-
-async def test_late_slots_of_a_periodic_task_run_once_each_in_order_also_if_submitted_twice(
-    kit: Kit,
-) -> None:
-    @kit.app.periodic("0 * * * *", catch_up="all", queue="reminders")
-    async def hourly(slot: datetime) -> None:
-        kit.runs.start(slot.isoformat(), 0.0)
-
-    async with running(kit.app) as node:
-        await settled(kit.app, node, SOON)  # the node has registered the periodic task
-        async with asyncio.timeout(SOON):
-            while not (known := kit.app.management.periodic.list()):
-                await asyncio.sleep(0.01)
-    passed_at = known[0].record.passed_at - 3 * HOUR
-    for _ in range(2):  # the second time as after a crash before the record was advanced
-        set_passed(kit.app, passed_at)
-        async with running(kit.app) as node:
-            await until(lambda: kit.app.management.periodic.list()[0].record.passed_at != passed_at)
-            await settled(kit.app, node, SOON)
-    last = kit.app.management.periodic.list()[0].record.passed_at
-    slots = range((passed_at // HOUR + 1) * HOUR, last + 1, HOUR)
-    assert kit.runs.names == [to_datetime(slot).isoformat() for slot in slots]
-    handle = kit.app.management.periodic.run("hourly")
-    async with running(kit.app) as node:
-        await settled(kit.app, node, SOON)
-    task = kit.app.management.show(handle.id)
-    assert (task.state, task.ordering_key) == (State.DONE, "periodic/hourly")
 
 
 async def test_interceptors_context_and_timeouts_work_in_ordered_queues(url: str) -> None:
