@@ -22,12 +22,13 @@ from tests.virtual_loop import VirtualLoop, VirtualTime, virtual_system_clock
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrise tests by store and channel. Tests marked `stores` use no channel."""
+    """Parametrise tests by store and channel. Tests marked `stores` use no channel, and those marked
+    `sqlite` one store."""
     if "store_url" in metafunc.fixturenames:
-        kinds = ["sqlite", "postgres"]
-        if metafunc.definition.get_closest_marker("stores") is None:
-            kinds.append("sqlite and kafka")
-        is_smoke = metafunc.definition.get_closest_marker("smoke") is not None
+        marks = {mark.name for mark in metafunc.definition.iter_markers()}
+        kinds = ["sqlite", "postgres", "sqlite and kafka"]
+        kinds = kinds[: 1 if "sqlite" in marks else 2 if "stores" in marks else 3]
+        is_smoke = "smoke" in marks
         metafunc.parametrize("store_url", kinds if is_smoke else matrix(*kinds), indirect=True)
 
 

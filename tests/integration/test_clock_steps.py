@@ -4,7 +4,6 @@ of a run and make no living node look dead."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,19 +16,10 @@ from fairlead.ports.statements import Steps
 from fairlead.testing import running, settled
 from tests.virtual_loop import VirtualLoop
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.sqlite, pytest.mark.virtual_time]
 
 STEP = 6
 """Seconds."""
-
-
-@pytest.fixture
-def app(sqlite_url: str) -> Iterator[App]:
-    """Yield an application on SQLite, for minutes of virtual time."""
-    application = App(sqlite_url)
-    application.migrate()
-    yield application
-    application.close()
 
 
 def step_wall_clock(seconds: int) -> None:

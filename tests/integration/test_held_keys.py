@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,7 +19,7 @@ from fairlead.ports.statements import Statement, Steps
 from fairlead.testing import running, settled
 from tests.waiting import until
 
-pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
+pytestmark = [pytest.mark.ordered, pytest.mark.sqlite, pytest.mark.virtual_time]
 
 SOON = 20.0
 
@@ -34,15 +34,6 @@ KINDS: dict[str, dict[str, Any]] = {
 def kind(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return the settings of each kind of queue."""
     return KINDS[request.param]
-
-
-@pytest.fixture
-def app(sqlite_url: str) -> Iterator[App]:
-    """Yield an application on virtual time, because these tests wait for many sweeps."""
-    app = App(sqlite_url)
-    app.migrate()
-    yield app
-    app.close()
 
 
 class Asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,7 +20,7 @@ from fairlead.testing.contract.task_store import in_error
 from tests.builders import idle
 from tests.waiting import until
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.sqlite, pytest.mark.virtual_time]
 
 FAST = Intervals(incidents=1.0)
 
@@ -52,15 +52,6 @@ async def erring(app: App, count: int) -> AsyncIterator[list[str]]:
     """Move `count` tasks to ERROR without a node; yield their ids."""
     yield await in_error(app.store, count)
     await app.store.database.close_async()
-
-
-@pytest.fixture
-def app(sqlite_url: str) -> Iterator[App]:
-    """Yield an application on SQLite, for tests that take minutes of virtual time."""
-    application = App(sqlite_url)
-    application.migrate()
-    yield application
-    application.close()
 
 
 async def test_each_of_1200_tasks_in_error_is_reported_once(app: App) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,19 +20,9 @@ from fairlead.errors import ConfigurationError, NotAllowed, StoreUnavailable, Un
 from fairlead.testing import running
 from tests.tiers import seeds
 
-pytestmark = pytest.mark.virtual_time
+pytestmark = [pytest.mark.sqlite, pytest.mark.virtual_time]
 
 MINUTE, HOUR = 60.0, 3600.0
-
-
-@pytest.fixture
-def app(sqlite_url: str) -> Iterator[App]:
-    """Yield an application on SQLite, for hours of virtual time; the contract suite of periodic tasks
-    covers the other stores."""
-    application = App(sqlite_url)
-    application.migrate()
-    yield application
-    application.close()
 
 
 def seconds_to(app: App, minute: int, second: float = 0) -> float:

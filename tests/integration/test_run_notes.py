@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,14 +19,6 @@ from fairlead.ports.statements import Statement
 from fairlead.testing import drain
 
 AGAIN = Fixed(0.001, max_attempts=3)
-
-
-@pytest.fixture
-def app(sqlite_url: str) -> Iterator[App]:
-    app = App(sqlite_url)
-    app.migrate()
-    yield app
-    app.close()
 
 
 def running() -> CurrentTask:
