@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.model import LaneKey, Level, Trigger, TriggerPath, tenant_of
+from fairlead.model import LaneKey, Level, Trigger, TriggerPath
 from tests.builders import trigger
 
 
@@ -66,19 +64,6 @@ class Counted(Limit):
 
 
 # order --------------------------------------------------------------------------------------------
-
-
-def test_a_weight_counts_from_the_next_task_on_for_all_that_waits() -> None:
-    lane, weights = Lane(slots=1), dict[str, float]()
-    lane.table.weigh("q", weights)
-    lane.push("a", "pay", 100)
-    lane.push("b", "mail", 100)
-    lane.push("b", "pay", 100)
-    assert Counter(id[0] for id in lane.run(40)) == {"a": 20, "b": 20}
-    weights["b"] = 4.0
-    assert 39 <= Counter(id[0] for id in lane.run(50))["b"] <= 41
-    weights.clear()
-    assert 19 <= Counter(id[0] for id in lane.run(40))["b"] <= 21
 
 
 def waiting(lane: Lane) -> list[Trigger]:
@@ -156,26 +141,6 @@ def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
     grant = trigger("g", key="c", partition=1, path=TriggerPath.GRANT)
     lane.table.push(grant)
     assert lane.run(3) == ["g", "a1", "a2"]
-
-
-# first ranks and new weights ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("limit", [None, Limit(1000)])
-@pytest.mark.parametrize("heavy", ["heavy", "heavy/a"])
-def test_a_new_weight_shows_at_once_although_each_key_has_just_had_its_turn(
-    heavy: str, limit: Limit | None
-) -> None:
-    lane, weights = Lane(*([] if limit is None else [("other", limit)])), dict[str, float]()
-    lane.table.weigh("q", weights)
-    for name in ["pay"] if limit is None else ["pay", "other"]:
-        lane.push(heavy, name, 100)
-    for n in range(100):
-        lane.push(f"k{n}", count=3)
-    assert [trigger.fairness_key for trigger in lane.take(101)].count(heavy) == 1
-    weights[tenant_of(heavy)] = 100.0
-    lane.table.reweigh(LaneKey("q", 0, 5), [tenant_of(heavy)])
-    assert {trigger.fairness_key for trigger in lane.take(80)} == {heavy}
 
 
 # memory -------------------------------------------------------------------------------------------

@@ -75,24 +75,6 @@ def test_the_last_triggers_of_a_lane_are_those_that_would_run_last() -> None:
     assert len(table) == 6
 
 
-def test_tasks_of_an_ordering_key_come_in_order_and_a_failed_first_task_before_its_followers() -> (
-    None
-):
-    table, slot_ledger = table_of()
-    key = OrderingKey("q", "a")
-    late, early = (trigger(n, ordering_key="a", order_at=n) for n in (2, 1))
-    table.push(late)
-    table.push(early)
-    assert ids(table) == ["1"]
-    table.freed(slot_ledger.release(early, 0))
-    slot_ledger.reserve(key, early.id)
-    assert ids(table) == []
-    table.push(msgspec.structs.replace(early, version=3))
-    assert ids(table) == ["1"]
-    table.freed(slot_ledger.release(early, 0) + slot_ledger.release_reservation(key))
-    assert ids(table) == ["2"]
-
-
 # parking ------------------------------------------------------------------------------------------
 
 
