@@ -208,25 +208,6 @@ async def test_payloads_are_compressed_when_that_pays_and_arrive_unchanged(
     assert seen == [whole]
 
 
-async def test_tasks_are_found_by_filters_and_changed_in_bulk(shop) -> None:
-    app, pay, bad, ran = shop
-    bad.options(fairness_key="acme").submit_many([{"n": n} for n in range(5)])
-    bad.options(fairness_key="other").submit_many([{"n": n} for n in range(3)])
-    await drain(app)
-    management = app.management
-    assert (
-        len(management.find(state="ERROR", fairness_key="acme", name="bad", queue="default")) == 5
-    )
-    assert management.find(older_than=timedelta(hours=1)) == []
-    with pytest.raises(InvalidTask, match="state DONE: finished tasks cannot be cancelled"):
-        changed_all(management, Cancel(), state=State.DONE)
-    with pytest.raises(InvalidTask, match="state 'BROKEN' is unknown"):
-        management.find(state="BROKEN")
-    result = changed_all(management, Fail(), fairness_key="acme", limit=4)
-    assert (result.changed, result.refused) == (4, 0)
-    assert len(management.find(state="ERROR")) == 4
-
-
 async def test_finished_tasks_are_looked_for_in_the_latest_attempts_only(
     shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ import pytest
 import fairlead
 from fairlead import (
     App,
-    Limit,
     NoRetry,
     State,
 )
@@ -82,39 +81,6 @@ async def test_a_payload_of_12_mb_and_its_result_arrive_whole(store_url: str) ->
     async with running(app):
         assert await handle.result_async(SOON) == len(text) == 11_796_480
     app.close()
-
-
-async def test_tasks_run_in_the_order_of_their_priorities(app: App) -> None:
-    app.queue("default", partitions=1)
-    order: list[int] = []
-
-    @app.task(concurrency=Limit(1))
-    async def note(n: int) -> None:
-        order.append(n)
-
-    for n in (7, 1, 4, 2):
-        note.options(priority=n).submit(n=n)
-    await drain(app, concurrency=1)
-    assert order == [1, 2, 4, 7]
-
-
-@pytest.mark.ordered
-async def test_tasks_of_one_priority_run_in_order_of_arrival_not_of_their_names(app: App) -> None:
-    app.queue("default", partitions=1)
-    order: list[str] = []
-
-    @app.task(name="Z")
-    async def last_name() -> None:
-        order.append("Z")
-
-    @app.task(name="A")
-    async def first_name() -> None:
-        order.append("A")
-
-    last_name.submit()
-    first_name.submit()
-    await drain(app, concurrency=1)
-    assert order == ["Z", "A"]
 
 
 async def test_a_task_waits_for_a_worker_that_knows_its_name(app: App) -> None:

@@ -159,6 +159,7 @@ async def test_wrong_filters_and_cursors_are_refused(shop) -> None:
     for wrong in (
         {"argument": "n"},
         {"argument": ".x=1"},
+        {"state": "BROKEN"},
         {"argument": "n=1", "state": "DONE"},
         {"id": "xyz"},
         {"limit": 0},
