@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from itertools import cycle
 from typing import Any
 
 import pytest
@@ -157,41 +156,11 @@ def slots_between(first: int, last: int) -> list[datetime]:
     return [to_datetime(at) for at in range((first // minute + 1) * minute, last + 1, minute)]
 
 
-@pytest.mark.parametrize(
-    "point",
-    ["before PlannedWait", "after PlannedWait", "before PlannedWrite", "after PlannedWrite"],
-)
-async def test_a_kill_at_each_step_of_a_submit_runs_the_slot_once(
-    apps: Callable[[], App], point: str
-) -> None:
-    app, worker = apps(), apps()
-    ticking(app)
-    runs = ticking(worker, periodic=False)
-    await at_second(app, 30)
-    await part_of(app, "first").round()
-    points: list[str] = []
-
-    def is_killed(reached: str) -> bool:
-        points.append(reached)
-        return reached == point
-
-    async with running(worker):
-        await run_until_killed(
-            part_of(app, "killed", CrashingSubmitter(app, is_killed, cycle([0.0])))
-        )
-        assert points[-1] == point
-        second = asyncio.create_task(part_of(app, "second").run())
-        await asyncio.sleep(1.5 * MINUTE)
-        second.cancel()
-    assert [slot.minute for slot, _ in runs] == [1, 2]
-    # An append has begun before the wait for it.
-    assert len(log_of(app).appended) == (2 if point == "after PlannedWrite" else 3)
-
-
 @pytest.mark.parametrize("seed", seeds(60, few=2))
 async def test_kills_between_the_append_and_the_advance_run_each_slot_once(
     apps: Callable[[], App], seed: int
 ) -> None:
+    """Processes are killed before and after the wait for the append, and the write of the record."""
     chance = random.Random(seed)
     app, worker = apps(), apps()
     ticking(app, catch_up="all", ordering_key=chance.choice((None, "mine")))

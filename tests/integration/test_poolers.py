@@ -132,24 +132,6 @@ async def test_a_worker_with_a_direct_way_listens_and_holds_its_lock(
     app.close()
 
 
-async def test_a_pooler_that_keeps_sessions_is_named_in_the_url(
-    postgres_server: PostgresServer, migrated_postgres_url: str
-) -> None:
-    with skip_if_missing(PgBouncerServer.name):
-        server = PgBouncerServer(postgres_server, "session", default_pool_size=20)
-    with server:
-        app = App(f"{server.url_of(migrated_postgres_url)}?pooler=session")
-
-        @app.task(transactional=True)
-        async def work(connection: asyncpg.Connection) -> None: ...
-
-        async with running(app) as node:
-            handles = [work.submit() for _ in range(5)]
-            await settled(app, node)
-        assert {handle.state() for handle in handles} == {"DONE"}
-        app.close()
-
-
 @pytest.mark.parametrize("most", [0, 100])
 async def test_nothing_is_prepared_in_a_pooler_whatever_it_allows(
     postgres_server: PostgresServer, migrated_postgres_url: str, most: int

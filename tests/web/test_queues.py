@@ -17,11 +17,3 @@ async def test_a_queue_is_paused_and_resumed_and_the_page_says_so_once(app: App)
     assert "mail is paused" not in (await browser.get("/queues")).text
     await browser.post("/queues/resume", queue="mail")
     assert not app.management.queues()[0].paused
-
-
-async def test_an_unknown_queue_is_refused_with_a_page(app: App) -> None:
-    browser = Browser(with_access(app, Access.full()))
-    await browser.get("/queues")
-    response = await browser.post("/queues/pause", queue="<b>none")
-    assert response.status_code == 404
-    assert "Not found" in response.text and "<b>none" not in response.text
