@@ -145,6 +145,34 @@ async def test_a_task_behind_a_flood_of_its_own_key_that_cannot_run_runs(
     app.close()
 
 
+async def test_a_fifo_queue_keeps_the_order_of_arrival_under_limits_of_each_key(
+    sqlite_url: str,
+) -> None:
+    """Tasks of two names that wait for the limits of their keys fill memory."""
+    app, chance = App(sqlite_url), random.Random(1)
+    app.migrate()
+    app.queue("q", partitions=1, order="fifo")
+    started: dict[tuple[str, str], list[int]] = {}
+    tasks = []
+    for name in ("x", "y"):
+
+        @app.task(queue="q", name=name, concurrency=Limit(1, per="fairness_key"))
+        async def work(name: str, key: str, n: int) -> None:
+            started.setdefault((name, key), []).append(n)
+            await asyncio.sleep({"a": 0.01, "b": 0.03, "c": 0.1}[key])
+
+        tasks.append(work)
+    drafts = []
+    for n in range(200):
+        task, key = chance.choice(tasks), chance.choice("abc")
+        drafts.append(task.options(fairness_key=key).draft(name=task.name, key=key, n=n))
+    app.submit_many(drafts)
+    await drain(app, look_ahead=8, concurrency=20)
+    assert sum(map(len, started.values())) == 200
+    assert all(numbers == sorted(numbers) for numbers in started.values())
+    app.close()
+
+
 async def test_a_flood_of_one_ordering_key_delays_no_other_key(sqlite_url: str) -> None:
     """A task kept out of memory by its ordering key does not run yet, so it does not advance the
     pass of its fairness key."""

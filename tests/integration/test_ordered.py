@@ -413,6 +413,25 @@ async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_rea
         remind.options(ordering_key="a").submit().result(timeout=SOON)
 
 
+async def test_all_due_tasks_run_in_order_after_three_days_of_downtime(url: str) -> None:
+    kit = open_app(url)
+    async with running(kit.app):
+        for n in reversed(range(20)):
+            for key in "ab":
+                kit.submit(f"{key}{n}", key, at=kit.at(60 + n * 600), unique_key=str(n))
+        while await kit.app.connections.log.lag("reminders"):
+            await asyncio.sleep(0.01)
+    kit.submit("a in the log", "a", at=kit.at(30))
+    kit.clock.ahead += 72 * 3600
+    async with running(kit.app) as node:
+        await kit.runs.until_count(41)
+        await settled(kit.app, node, SOON)
+    for key, first in (("a", ["a in the log"]), ("b", [])):
+        ran = [name for name in kit.runs.names if name.startswith(key)]
+        assert ran == [*first, *(f"{key}{n}" for n in range(20))]
+    kit.app.close()
+
+
 async def test_metrics_show_tasks_loaded_in_flight_and_stale_and_the_look_ahead(kit: Kit) -> None:
     pytest.importorskip("prometheus_client", reason="needs the extra prometheus")
     from fairlead.contrib.prometheus import PrometheusObserver

@@ -66,7 +66,7 @@ def test_fleets_that_read_every_lane_by_fairness_key_keep_their_promises(
 ) -> None:
     """Pages of two triggers make each lane with three tasks a long one."""
     monkeypatch.setattr(channel, "PAGE", 2)
-    for name, number in {"LOOK": 2, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 5}.items():
+    for name, number in {"ANNOUNCED_PAGE": 2, "WALK": 2, "PAGE": 4, "MOST_POSITIONS": 5}.items():
         monkeypatch.setattr(keyed_reader, name, number)
     run_fleets(block)
 

@@ -117,6 +117,9 @@ class Lanes(SimplePart):
         if before is None or now <= before:
             return True
         columns = [held for held in held_back if not isinstance(held.column, OrderingKey)]
+        if not core.is_fair:  # it reads names apart, and a name in one column keeps its order
+            stops_all_keys = self._context.ledger.stops_all_keys
+            columns = [held for held in columns if stops_all_keys(held.triggers[0])]
         most = core.full // KEPT_SHARE // max(1, len(columns))
         room_before = core.held
         for column, triggers, taken in columns:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from fairlead.core.limits.cluster_limits import NodeRateLimit, is_on_node
 from fairlead.core.limits.key_limits import KeyLimit, KeyLimits
 from fairlead.core.limits.limit_tree import TreeLimit
@@ -197,6 +199,16 @@ class SlotLedger:
             )
             parts = ()
         return (*key, *parts) if limit is None else (*key, limit, *parts)
+
+    def stops_all_keys(self, trigger: Trigger) -> bool:
+        """Return whether the limits of a trigger stop its name alike for every fairness key. A name
+        without a handler here is stopped for all keys."""
+        if self._chains[trigger.queue, trigger.name] == (_NOT_HERE,):
+            return True
+        if self._keys.limits(trigger.queue):
+            return False
+        other = msgspec.structs.replace(trigger, fairness_key=f"{trigger.fairness_key}\0")
+        return self.column(trigger) == self.column(other)
 
     def acquire(self, trigger: Trigger, now: float) -> Full | None:
         """Acquire a slot of every limit, or return the limit that is full and acquire none. The
