@@ -128,12 +128,18 @@ class Runner:
         """Replace the affected partitions of a table; without a job of Spark if they get no
         rows."""
         parts = self._parts(table)
+        self.rows[table.name] = 0
+        if parts is not None and not parts:
+            return
         rows, few = None, False
-        if parts is None or parts:
+        if table is QUARANTINE:
+            rows = self._unsound(parts)
+        elif not self._is_empty(table, parts):
             rows, few = self._computed(table, parts)
-            if rows is None:
-                self._tables.clear(table, parts)
-        self.rows[table.name] = 0 if rows is None else self._tables.replace(table, rows, parts, few)
+        if rows is None:
+            self._tables.clear(table, parts)
+        else:
+            self.rows[table.name] = self._tables.replace(table, rows, parts, few)
 
     def _parts(self, table: Table) -> Collection[str] | None:
         """Return the partitions of a table that are computed again; None for all."""
@@ -157,60 +163,68 @@ class Runner:
         dates = p.dates_of(found)
         return p.days_from(dates, SLO_DAYS_BACK) if table is SLO else dates
 
-    def _computed(
+    def _computed(self, table: Table, parts: Collection[str] | None) -> tuple[DataFrame, bool]:
+        """Return the rows of these partitions, and whether they are made from few rows."""
+        frames, count = self._sources(table, parts)
+        small, given = self._given(table, parts)
+        few = count <= FEW_ROWS
+        rows = rows_of(table, frames | small, few, **given)
+        # Attempts and counts of other partitions have a part in these, and these in others.
+        return rows.where(within(table.instant, parts)) if table in (SERVICE, SLO) else rows, few
+
+    def _is_empty(self, table: Table, parts: Collection[str] | None) -> bool:
+        """Return whether these partitions get no rows, as far as a few small reads tell."""
+        if table is OPEN_TASKS:
+            return not self._any("{silver.tasks}", "last_finished_at IS NULL", parts)
+        if table is FAILURES:
+            hours = None if parts is None else p.hours_of(parts)
+            return not self._any("{bronze.attempts}", f"{IS_SOUND} AND {_HAS_FAILED}", hours)
+        return table in (SLO_COUNTS, SLO) and not self._settings.slo
+
+    def _sources(
         self, table: Table, parts: Collection[str] | None
-    ) -> tuple[DataFrame | None, bool]:
-        """Return the rows of these partitions, None if there are none, and whether they are made
-        from few rows."""
-        if table is QUARANTINE:
-            return self._unsound(parts), False
-        given: dict[str, Any] = {}
+    ) -> tuple[dict[str, DataFrame], int]:
+        """Return the tables that these partitions are computed from, by their names in the query,
+        and their number of rows."""
         frames: dict[str, DataFrame] = {}
         count = 0
+        wanted: Collection[str] | None
         for name in names_in(table.query):
             if name in ("sound_attempts", "measured_attempts"):
                 frames["sound_attempts"] = self._attempts(table, parts)
                 count += sum(file.rows for file in self._attempt_files(table, parts))
-            elif name == "sound_events":
-                hours = None if self._plan.full else self.touched.tasks
-                frames[name] = sound_events(self._tables.read(EVENTS, hours))
-                count += self._count(EVENTS, hours)
-            elif source := _MODELS.get(name):
+                continue
+            if name == "sound_events":
+                source = EVENTS
+                wanted = None if self._plan.full else self.touched.tasks
+            elif name == "known_tasks":
+                source = TASKS
+                wanted = self.touched.continued
+            elif name in _MODELS:
+                source = _MODELS[name]
                 wanted = _needed(table, source, parts)
-                frames[name] = self._tables.read(source, wanted)
-                count += self._count(source, wanted)
-        if table is TASKS:
-            known = self.touched.continued
-            frames["known_tasks"] = self._tables.read(TASKS, known) if known else self._no_tasks()
-            count += self._count(TASKS, known)
-        elif table is OPEN_TASKS:
-            if not self._any("{silver.tasks}", "last_finished_at IS NULL", parts):
-                return None, False
-        elif table is BACKLOG:
-            waits = sorted(p.micros_of(hour) for hour in self._backlog_hours())
-            if not waits:
-                return None, False
-            frames["build_hours"] = self._local([(hour,) for hour in waits], "hour bigint")
-            minute = 60 * MICROS
-            end = min(waits[-1] + p.HOUR_US, -(-self._plan.until // minute) * minute)
-            given = {"first": waits[0], "last": waits[-1], "known": end}
-        elif table is FAILURES:
-            ended = None if parts is None else p.hours_of(parts)
-            if not self._any("{bronze.attempts}", f"{IS_SOUND} AND {_HAS_FAILED}", ended):
-                return None, False
-        elif table in (SLO_COUNTS, SLO):
-            if not self._settings.slo:
-                return None, False
-            frames["slo_objectives"] = self._objectives()
-        elif table is COST:
-            frames["cost_bills"] = self._bills(parts)
-            given = {"method": self._settings.cost.method}
-        elif table is LATENCY:
-            given = {"least": self._settings.latency.least}
-        few = count <= FEW_ROWS
-        rows = rows_of(table, frames, few, **given)
-        # Attempts and counts of other hours have a part in these, and these in others.
-        return rows.where(within(table.instant, parts)) if table in (SERVICE, SLO) else rows, few
+            else:
+                continue
+            rows = self._tables.read(source, wanted)
+            frames[name] = sound_events(rows) if source is EVENTS else rows
+            count += sum(file.rows for file in self._tables.files(source, wanted))
+        return frames, count
+
+    def _given(
+        self, table: Table, parts: Collection[str] | None
+    ) -> tuple[dict[str, DataFrame], dict[str, Any]]:
+        """Return the small frames and the parameters that the query of a table needs."""
+        if table is BACKLOG:
+            hours = sorted(map(p.micros_of, self._backlog_hours()))
+            frames = {"build_hours": self._local([(hour,) for hour in hours], "hour bigint")}
+            first, last, minute = min(hours, default=0), max(hours, default=0), 60 * MICROS
+            known = min(last + p.HOUR_US, -(-self._plan.until // minute) * minute)
+            return frames, {"first": first, "last": last, "known": known}
+        if table is COST:
+            return {"cost_bills": self._bills(parts)}, {"method": self._settings.cost.method}
+        if table is LATENCY:
+            return {}, {"least": self._settings.latency.least}
+        return {"slo_objectives": self._objectives()} if table in (SLO_COUNTS, SLO) else {}, {}
 
     def _attempts(self, table: Table, parts: Collection[str] | None) -> DataFrame:
         """Return the sound attempts that have a part in these partitions of a table."""
@@ -228,21 +242,19 @@ class Runner:
             return self._recent
         return self._tables.files(ATTEMPTS, None if parts is None else p.hours_of(parts))
 
-    def _count(self, table: Table, parts: Collection[str] | None) -> int:
-        return sum(file.rows for file in self._tables.files(table, parts))
-
     def _any(self, table: str, condition: str, parts: Collection[str] | None) -> bool:
         """Return whether a row of these partitions meets a condition."""
         text = _ANY.substitute(table=table, condition=condition)
         return bool(self.totals.totals(text, lambda _: parts))
 
     def _unsound(self, hours: Collection[str] | None) -> DataFrame | None:
+        sources = (
+            (ATTEMPTS, "{bronze.attempts}", IS_SOUND),
+            (EVENTS, "{bronze.events} AS event", IS_SOUND_EVENT),
+        )
         unsound = [
             quarantined(self._tables.read(table, hours), table)
-            for table, name, is_sound in (
-                (ATTEMPTS, "{bronze.attempts}", IS_SOUND),
-                (EVENTS, "{bronze.events} AS event", IS_SOUND_EVENT),
-            )
+            for table, name, is_sound in sources
             if self._any(name, f"NOT ({is_sound})", hours)
         ]
         return reduce(DataFrame.unionByName, unsound) if unsound else None
@@ -279,9 +291,6 @@ class Runner:
 
     def _local(self, rows: Any, columns: str) -> DataFrame:
         return local_rows(self._spark, rows, columns)
-
-    def _no_tasks(self) -> DataFrame:
-        return self._spark.createDataFrame(TASKS.arrow().empty_table(), TASKS.spark())
 
 
 def _needed(table: Table, source: Table, parts: Collection[str] | None) -> Collection[str] | None:
