@@ -224,11 +224,19 @@ def hide(name: str, arguments: Any) -> str:
     return f"hidden of {name}"
 
 
+def raise_secret(name: str, arguments: Any) -> str:
+    """Raise an error whose text has the arguments."""
+    raise KeyError(str(arguments))
+
+
 def test_the_admin_shows_arguments_through_the_mask(database: str) -> None:
-    waiting = charge.enqueue("a-secret")
+    waiting, client = charge.enqueue("a-secret"), person("ann", "view_task")
     with override_settings(FAIRLEAD={"MASK": f"{__name__}.hide"}):
-        page = person("ann", "view_task").get(f"/admin/fairlead/task/{waiting.id}/change/")
+        page = client.get(f"/admin/fairlead/task/{waiting.id}/change/")
         assert "hidden of" in page.content.decode() and "a-secret" not in page.content.decode()
+    with override_settings(FAIRLEAD={"MASK": f"{__name__}.raise_secret"}):
+        page = client.get(f"/admin/fairlead/task/{waiting.id}/change/")
+        assert "KeyError" in page.content.decode() and "a-secret" not in page.content.decode()
     with override_settings(FAIRLEAD={"MASK": "shop.tasks.missing"}):
         with pytest.raises(ConfigurationError, match="MASK"):
             _ = Configuration.load().mask_function

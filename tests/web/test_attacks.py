@@ -288,11 +288,13 @@ async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, path: str) -> No
 
 def hide_pins(_name: str, arguments: Any) -> Any:
     """Mask the pin, and what is in the list of pins."""
-    hidden = {"pin": "***", "pins": ["***"]}
+    hidden = {"pin": "***", "pins": ["***"], "codes": {"1": "***"}}
     return {name: hidden.get(name, value) for name, value in arguments.items()}
 
 
-@pytest.mark.parametrize("argument", ["pin=1234", "pin=x", "pins.3=1", "pin.a=1", "pins.0.a=x"])
+@pytest.mark.parametrize(
+    "argument", ["pin=1234", "pin=x", "pins.3=1", "pin.a=1", "pins.0.a=x", "codes.1=x"]
+)
 async def test_a_masked_argument_cannot_be_guessed_by_a_search(app: App, argument: str) -> None:
     browser = Browser(with_access(app, Access.full(), mask=hide_pins))
     await browser.get("/tasks")

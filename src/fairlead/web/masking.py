@@ -3,6 +3,7 @@ because a search says whether a guess is right."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from fairlead.operate.filters import TaskFilters
 from fairlead.web.inputs import BadInput
 from fairlead.web.parts import Mask
 
+MOST_NUMBERS = 4
+"""Maximum number of parts of a path that may be positions or keys."""
+
 
 def check_search(mask: Mask | None, filters: TaskFilters) -> TaskFilters:
     """Return the filter if it searches only for what the mask leaves as it is. Raise BadInput."""
@@ -22,24 +26,32 @@ def check_search(mask: Mask | None, filters: TaskFilters) -> TaskFilters:
     if name is None:
         raise BadInput("argument: some arguments are masked; give the name of the tasks too")
     where = argument_filter(argument)
-    path = tuple("0" if part.isdigit() else part for part in where.path)
-    where = msgspec.structs.replace(where, path=path)
+    numbers = sum(part.isdigit() for part in where.path)
+    if numbers > MOST_NUMBERS:
+        raise BadInput(f"argument: use at most {MOST_NUMBERS} numbers, because some are masked")
     for value in _values(where.value):
-        try:
-            shown = mask(name, _arguments(path, value))
-            is_shown = matches(where, msgspec.json.encode(shown, enc_hook=repr))
-        except Exception:  # a mask that needs more than this one argument may hide it
-            is_shown = False
-        if not is_shown:
-            raise BadInput("argument: this argument is masked, and so cannot be searched")
+        # A number in the path is a position in a list, or a key.
+        for in_lists in itertools.product((True, False), repeat=numbers):
+            given, path = _alone(where.path, value, in_lists)
+            shows = msgspec.structs.replace(where, path=path)
+            try:
+                is_shown = matches(shows, msgspec.json.encode(mask(name, given), enc_hook=repr))
+            except Exception:  # a mask that needs more than this one argument may hide it
+                is_shown = False
+            if not is_shown:
+                raise BadInput("argument: this argument is masked, and so cannot be searched")
     return filters
 
 
-def _arguments(path: Sequence[str], value: Any) -> Any:
-    """Return arguments with this value alone."""
+def _alone(path: Sequence[str], value: Any, in_lists: Sequence[bool]) -> tuple[Any, Sequence[str]]:
+    """Return arguments with this value alone, and its path in them. `in_lists`: whether each number
+    of the path, from the last one on, is a position."""
+    kinds, parts = iter(in_lists), list[str]()
     for part in reversed(path):
-        value = [value] if part == "0" else {part: value}
-    return value
+        is_position = part.isdigit() and next(kinds)
+        value = [value] if is_position else {part: value}
+        parts.append("0" if is_position else part)
+    return value, tuple(reversed(parts))
 
 
 def _values(text: str) -> list[Any]:

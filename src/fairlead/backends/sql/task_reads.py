@@ -12,7 +12,7 @@ from uuid import UUID
 
 import msgspec
 
-from fairlead.backends.sql.rows import batch, canonical, task_record
+from fairlead.backends.sql.rows import batch, task_record
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.core.arguments import matches
 from fairlead.core.payload import unpack
@@ -323,7 +323,10 @@ def _ids(where: TaskFilter, order: str) -> tuple[str, str]:
     """Return the first and the last id of the range that is left to walk over."""
     low, high = _range(where.id_prefix)
     if where.after is not None:
-        after = UUID(canonical(where.after)).int
+        try:
+            after = UUID(where.after).int
+        except ValueError:
+            raise InvalidTask("after: use the cursor that the page before returned") from None
         if order == "oldest":
             low = max(low, after + 1)
         else:

@@ -112,13 +112,16 @@ class TaskAdmin(ReadOnlyAdmin):
     @admin.display(description="arguments")
     def arguments(self, task: Task) -> str:
         """Return the arguments as JSON, through the mask."""
+        mask = Configuration.load().mask_function
         try:
             decoded = json.loads(unpack(bytes(task.payload), task.payload_format))
-            if (mask := Configuration.load().mask_function) is not None:
-                decoded = mask(task.name, decoded)
-            text = json.dumps(decoded, indent=2, ensure_ascii=False, default=repr)
         except (FairleadError, ValueError) as error:
-            text = f"cannot be read: {error}"
+            return f"cannot be read: {error}"
+        try:
+            shown = decoded if mask is None else mask(task.name, decoded)
+            text = json.dumps(shown, indent=2, ensure_ascii=False, default=repr)
+        except Exception as error:  # its text may have the secret
+            text = f"cannot be shown: the mask raised {type(error).__name__}"
         return str(format_html("<pre>{}</pre>", text[:MOST_SHOWN]))
 
     @admin.display(description="attempts")

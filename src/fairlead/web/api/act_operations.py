@@ -80,7 +80,7 @@ def _named(verb: str) -> Callable[[Page, Any], documents.ChangedTasks]:
 
 def _where(page: Page, body: Any) -> TaskFilter:
     given = filters_of_body(body.filter)
-    if not given and not body.all:
+    if not any(given.values()) and not body.all:  # an empty text, or no age, selects all tasks too
         raise BadInput('filter: without a condition it selects all tasks; confirm by "all": true')
     filters = check_search(page.parts.settings.mask, given)
     return page.management.where(**filters)

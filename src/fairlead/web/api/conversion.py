@@ -46,10 +46,10 @@ _NAMES: dict[type, str] = {
 _SHOWN: dict[type, str] = {
     TaskRecord: "id queue partition name state version attempt tries priority fairness_key weight"
     " ordering_key unique_key submitted_at run_at ready_at claimed_at node error_type error_text"
-    " payload_bytes",
+    " payload_bytes tags",
     AttemptRecord: "seq attempt tries queue partition priority fairness_key version run_at ready_at"
     " triggered_at claimed_at started_at finished_at outcome next_state error_type error_text node"
-    " trigger_path",
+    " trigger_path tags",
     Incident: "id kind subject details since queue name version deliveries delivered_at",
     RunNotes: "attempt lines dropped",
     ScheduledTask: "key task attempt tries retry_at unreadable",
