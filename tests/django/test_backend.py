@@ -88,6 +88,11 @@ def test_options_of_the_function_are_not_for_using(option: str) -> None:
         tasks.echo.using(**{option: 3})
 
 
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(InvalidTask, match="nonsense"):
+        tasks.echo.using(nonsense=1)
+
+
 # enqueue ------------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,8 @@ class FairleadTask(Task):
     """While a task with this key is unfinished, `enqueue` returns that task's result."""
     unique_for: timedelta | None = None
     """Time after `enqueue` for which it does so although the task has ended."""
+    tags: str = ""
+    """Text by which people find the task."""
     retry: RetryPolicy | None = None
     """Retry policy; None: that of the backend."""
     timeout: float | None = None
@@ -38,13 +40,15 @@ class FairleadTask(Task):
 
     def using(self, **changes: Any) -> FairleadTask:
         """Return a copy with other values of priority, queue_name, run_after, backend,
-        fairness_key, weight, ordering_key, unique_key or unique_for; None keeps the present one.
-        Raise InvalidTask for others, and for values out of bounds."""
+        fairness_key, weight, ordering_key, unique_key, unique_for or tags; None keeps the present
+        one. Raise InvalidTask for others, and for values out of bounds."""
         if wrong := sorted(set(changes) & set(_DECLARED)):
             raise InvalidTask(
                 f"using({wrong[0]}=...): {wrong[0]} belongs to the function, because a worker reads"
                 " it from its own code: give it to the decorator, or declare another task"
             )
+        if wrong := sorted(set(changes) - {each.name for each in fields(self)}):
+            raise InvalidTask(f"using({wrong[0]}=...): no such option")
         return replace(
             self, **{name: value for name, value in changes.items() if value is not None}
         )
@@ -69,6 +73,7 @@ class FairleadTask(Task):
                 "ordering_key": self.ordering_key,
                 "unique_key": self.unique_key,
                 "unique_for": self.unique_for,
+                "tags": self.tags,
                 **more,
             }
         )
