@@ -239,7 +239,7 @@ def _of_log(store: PostgresTaskStore) -> Iterator[Read]:
     yield Read("commit", _one(Statement(sql["commit"], (seqs, "mail", 0))))
     rows = [
         (_id(n), 1, 1, "mail", "send", 0, 5, "", 1, "", "", 1, *[n] * 7, "done", "DONE", None, None)
-        + (None, "hook", 0)
+        + (None, "hook", 0, "")
         for n in range(MIDDLE, MIDDLE + FEW)
     ]
     yield Read("append_attempts", _one(Statement(sql["append_attempts"], (batch(rows),))))
