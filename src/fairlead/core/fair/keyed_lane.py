@@ -111,6 +111,8 @@ class KeyedLane:
 
     def _count(self, triggers: Collection[Trigger], sign: int) -> Iterable[tuple[str, int]]:
         """Count triggers that came or left; return their number by key."""
+        if not triggers:
+            return ()
         self.held += sign * len(triggers)
         if self._apart:
             for trigger in triggers:
@@ -125,9 +127,9 @@ class KeyedLane:
                     if not apart.held and len(apart.unread):  # they start quickly
                         most = max(apart.most, self.full // len(self._apart))
                         apart.most = min(2 * apart.most, most)
-        keys = Counter([trigger.fairness_key for trigger in triggers] if self.is_fair else [])
-        if not self.is_fair:
-            keys[""] = len(triggers)
+        keys = {"": len(triggers)}
+        if self.is_fair:
+            keys = Counter([trigger.fairness_key for trigger in triggers])
         tenants, inside = self._held
         for key, count in keys.items():
             _change(tenants, tenant_of(key), sign * count)
