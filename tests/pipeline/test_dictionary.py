@@ -12,21 +12,9 @@ from tests.pipeline.model_frames import empty_frames
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
-def test_a_table_has_the_same_schema_in_arrow_and_in_spark(
-    spark: SparkSession, table: Table
-) -> None:
-    assert (
-        spark.createDataFrame(table.arrow().empty_table(), table.spark()).columns
-        == table.column_names
-    )
-
-
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_every_column_of_a_table_has_a_description(table: Table) -> None:
     assert set(table.key) | {table.instant} <= set(table.column_names)
     assert all(len(column.doc) > 8 for column in table.columns)
-    # Folders of partitions have these names, and Spark would lose a column of the same name.
-    assert not {"date", "g", *(["hour"] if table.by == "hour" else [])} & set(table.column_names)
 
 
 @pytest.mark.parametrize("table", [t for t in TABLES if t.query], ids=lambda table: table.name)

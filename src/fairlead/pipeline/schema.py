@@ -79,21 +79,16 @@ class Table(NamedTuple):
         return from_arrow_schema(pa.schema([field.with_nullable(True) for field in self.arrow()]))
 
 
-def columns_in(*parts: str | Column) -> tuple[Column, ...]:
-    """Return columns from texts that list them, and other columns, in this order.
+def columns_in(text: str) -> tuple[Column, ...]:
+    """Return columns from a text that lists them.
 
-    A line of a text has the name, the type, with a ? if the value may be null, and the meaning; a
+    A line of the text has the name, the type, with a ? if the value may be null, and the meaning; a
     line that is indented further continues the meaning.
     """
     found = []
-    for part in parts:
-        if isinstance(part, Column):
-            found.append(part)
-            continue
-        for line in re.split(r"\n(?! )", dedent(part).strip()):
-            name, type_, doc = line.split(maxsplit=2)
-            column = Column(name, type_.rstrip("?"), " ".join(doc.split()), type_.endswith("?"))
-            found.append(column)
+    for line in re.split(r"\n(?! )", dedent(text).strip()):
+        name, type_, doc = line.split(maxsplit=2)
+        found.append(Column(name, type_.rstrip("?"), " ".join(doc.split()), type_.endswith("?")))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ class RestoreOptions(LakeOptions, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--drop-damaged",
-            help="Also give up the rows of bronze whose files are missing or damaged.",
+            help="Also give up missing or damaged files of tables that no build makes.",
         ),
     ] = False
     json: Json = False

@@ -86,9 +86,7 @@ def _known(lake: Warehouse, table: Table, root: str) -> str | None:
     read."""
     try:
         stored = lake.catalog.load_table((NAMESPACE, flat_name(table)))
-    except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError):
-        return None
-    except (ValidationError, ValueError):  # damaged metadata
-        return None
+    except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError, ValidationError, ValueError):
+        return None  # the metadata is lost or damaged
     is_here = is_same_folder(stored.location(), root)
     return path_of(stored.metadata_location) if is_here else None

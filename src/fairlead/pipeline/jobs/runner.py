@@ -177,8 +177,8 @@ class Runner:
         if table is OPEN_TASKS:
             return not self._any("{silver.tasks}", "last_finished_at IS NULL", parts)
         if table is FAILURES:
-            hours = None if parts is None else p.hours_of(parts)
-            return not self._any("{bronze.attempts}", f"{IS_SOUND} AND {_HAS_FAILED}", hours)
+            condition = f"{IS_SOUND} AND {_HAS_FAILED}"
+            return not self._any("{bronze.attempts}", condition, _hours_of(parts))
         return table in (SLO_COUNTS, SLO) and not self._settings.slo
 
     def _sources(
@@ -229,7 +229,7 @@ class Runner:
     def _attempts(self, table: Table, parts: Collection[str] | None) -> DataFrame:
         """Return the sound attempts that have a part in these partitions of a table."""
         if table not in _BEGINS:
-            return sound(self._tables.read(ATTEMPTS, None if parts is None else p.hours_of(parts)))
+            return sound(self._tables.read(ATTEMPTS, _hours_of(parts)))
         begin = _BEGINS[table]
         if table is TASKS:
             has_part = within(begin, parts)
@@ -240,7 +240,7 @@ class Runner:
     def _attempt_files(self, table: Table, parts: Collection[str] | None) -> Collection[Any]:
         if table in _BEGINS:
             return self._recent
-        return self._tables.files(ATTEMPTS, None if parts is None else p.hours_of(parts))
+        return self._tables.files(ATTEMPTS, _hours_of(parts))
 
     def _any(self, table: str, condition: str, parts: Collection[str] | None) -> bool:
         """Return whether a row of these partitions meets a condition."""
@@ -282,8 +282,8 @@ class Runner:
 
     def _bills(self, dates: Collection[str] | None) -> DataFrame:
         """Return the bills of the days in which something ran; other days have no costs."""
-        hours = None if dates is None else p.hours_of(dates)
-        ran = {file.part[:10] for file in self._tables.files(SERVICE, hours) if file.rows}
+        files = self._tables.files(SERVICE, _hours_of(dates))
+        ran = {file.part[:10] for file in files if file.rows}
         return self._local(
             self._settings.bills_for(map(date.fromisoformat, ran)),
             "day date, queue string, worker_us bigint, amount decimal(18,6)",
@@ -301,3 +301,8 @@ def _needed(table: Table, source: Table, parts: Collection[str] | None) -> Colle
         back = timedelta(days=SLO_DAYS_BACK)
         parts = set(parts) | {f"{p.start_of(day) - back:%Y-%m-%d}" for day in parts}
     return p.hours_of(parts) if table.by == "date" and source.by == "hour" else parts
+
+
+def _hours_of(dates: Collection[str] | None) -> Collection[str] | None:
+    """Return the hours of days; None, for all days, stays None."""
+    return None if dates is None else p.hours_of(dates)

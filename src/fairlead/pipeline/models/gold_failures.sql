@@ -26,16 +26,16 @@ WITH runs AS (
     SELECT *,
         date_trunc('HOUR', finished_at) AS hour,
         CASE WHEN has_failed THEN coalesce(error_fp, crc32(outcome)) END AS error,
-        attempt = 1 AND next_state = 'DONE' AND NOT has_failed AS is_single
+        attempt = 1 AND next_state = 'DONE' AND NOT has_failed AS is_single,
+        CASE WHEN NOT is_single THEN task_id END AS task,
+        CASE WHEN NOT is_single THEN store_id END AS store
     FROM measured_attempts
     WHERE is_run
 ), counted AS (
     -- Nearly all tasks succeed in their first run. Their runs form one group without a task id, in
     -- which there are as many tasks as runs.
     SELECT
-        hour, queue, name, error,
-        CASE WHEN NOT is_single THEN task_id END AS task,
-        CASE WHEN NOT is_single THEN store_id END AS store,
+        hour, queue, name, error, task, store,
         count(*) AS n,
         sum(coalesce(run_us, 0)) FILTER (WHERE has_failed) AS wasted_us,
         min(
@@ -43,10 +43,7 @@ WITH runs AS (
         ) FILTER (WHERE has_failed) AS earliest,
         max(finished_at) FILTER (WHERE has_failed) AS last_seen
     FROM runs
-    GROUP BY
-        hour, queue, name, error,
-        CASE WHEN NOT is_single THEN task_id END,
-        CASE WHEN NOT is_single THEN store_id END
+    GROUP BY hour, queue, name, error, task, store
 ), with_tasks AS (
     -- A task with several errors counts once. Runs without a task id are as many tasks.
     SELECT *,

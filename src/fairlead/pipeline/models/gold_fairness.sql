@@ -71,7 +71,7 @@ SELECT
     behind.fairness_key AS max_lag_key,
     sfq_gap,
     get(longest, 0) + get(longest, 1) AS sfq_bound,
-    sfq_gap <= get(longest, 0) + get(longest, 1) AS bound_ok,
+    sfq_gap <= sfq_bound AS bound_ok,
     claim_gap,
     get(strides, 0) + get(strides, 1) AS claim_bound,
     starved_keys,

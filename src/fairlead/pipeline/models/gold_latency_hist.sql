@@ -27,7 +27,4 @@ LATERAL VIEW stack(
     4, 'pickup', pickup_us, 'run', run_us, 'e2e', e2e_us, 'retry_delay', retry_delay_us
 ) AS measure, us
 WHERE us IS NOT NULL
-GROUP BY
-    date_trunc('HOUR', finished_at),
-    queue, name, measure,
-    CAST(ceil(ln(greatest(us, 1)) / ln(1.02D)) AS int)
+GROUP BY hour, queue, name, measure, bucket

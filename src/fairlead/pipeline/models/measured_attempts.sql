@@ -5,8 +5,7 @@ SELECT * EXCEPT (pickup, run, e2e, retry_delay),
     -- A node called the handler, or was lost before it could record the start.
     started_at IS NOT NULL OR outcome = 'lost' AS is_run,
     -- The row of a task that a person marked as failed is not a run.
-    (started_at IS NOT NULL OR outcome = 'lost')
-        AND outcome IN ('failed', 'retried', 'timed_out', 'lost') AS has_failed,
+    is_run AND outcome IN ('failed', 'retried', 'timed_out', 'lost') AS has_failed,
     if(pickup < 0, 0, pickup) AS pickup_us,
     if(run < 0, 0, run) AS run_us,
     if(next_state = 'DONE', if(e2e < 0, 0, e2e), NULL) AS e2e_us,

@@ -40,13 +40,8 @@ WITH attempts AS (
         -- The row of a task that a person ended has the times of the run before: no node claimed
         -- the task since it became ready again.
         claimed_at IS NOT NULL AND NOT (ended_by_hand AND claimed_at < ready_at) AS is_claimed,
-        greatest(
-            ready, CASE
-                WHEN claimed_at IS NULL OR ended_by_hand AND claimed_at < ready_at THEN finished
-                ELSE claimed
-            END
-        ) AS left_at,
-        CASE WHEN started IS NULL THEN ready ELSE greatest(ready, started) END AS start,
+        greatest(ready, CASE WHEN is_claimed THEN claimed ELSE finished END) AS left_at,
+        greatest(ready, started) AS start,
         CASE WHEN started IS NULL THEN ready ELSE finished END AS finish,
         coalesce(finished - started, 0) AS run_us
     FROM attempts

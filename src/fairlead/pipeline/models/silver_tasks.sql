@@ -101,10 +101,8 @@ SELECT
     greatest(attempts - 1, 0) AS retries,
     latest.next_state AS state,
     CASE
-        WHEN first_claimed_at IS NOT NULL AND coalesce(ready_at, latest.due_at) IS NOT NULL
-        THEN greatest(
-            unix_micros(first_claimed_at) - unix_micros(coalesce(ready_at, latest.due_at)), 0
-        )
+        WHEN first_claimed_at IS NOT NULL AND first_ready_at IS NOT NULL
+        THEN greatest(unix_micros(first_claimed_at) - unix_micros(first_ready_at), 0)
     END AS wait_us,
     queue_us, run_us,
     CASE

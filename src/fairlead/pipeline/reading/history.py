@@ -52,6 +52,7 @@ from fairlead.pipeline.reading.query import existing, not_made
 from fairlead.pipeline.reading.snapshots import Seen, Snapshots, TableAt
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.steps import MOST_POINTS, step_for
+from fairlead.pipeline.warehouse.layout import unit_of
 from fairlead.pipeline.windows import DAY, GROWTH, HOUR, MINUTE, WINDOWS
 from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure, Question
 
@@ -261,7 +262,7 @@ def _as_of(seen: Seen, table: Table) -> AsOf:
 def _files_between(at: TableAt, table: Table, steps: Steps) -> list[str]:
     """Return the patterns of the files of the partitions of the period; of incidents, also of those
     before it, because an incident that overlaps the period may begin at any time."""
-    length = (HOUR if table.by == "hour" else DAY) * MICROS
+    length = unit_of(table)
     after = -1 if table == INCIDENTS else steps.since - length
     parts = {file.part for file in at.files if after < micros_of(file.part) < steps.until}
     return patterns(file_names(at, parts))

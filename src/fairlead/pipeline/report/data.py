@@ -21,7 +21,8 @@ from fairlead.pipeline.reading.frames import Frames, with_tables
 from fairlead.pipeline.reading.history import Steps, rounded, steps_between
 from fairlead.pipeline.runs import Check
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.windows import ALL, DAY, GROWTH, HOUR, MINUTE, SLO_WINDOW
+from fairlead.pipeline.warehouse.layout import unit_of
+from fairlead.pipeline.windows import ALL, GROWTH, HOUR, MINUTE, SLO_WINDOW
 
 TOP = 12
 """Number of keys, names and errors shown one by one."""
@@ -103,7 +104,7 @@ def gather(
     }
 
     def parts(table: Table) -> list[str]:
-        length = (HOUR if table.by == "hour" else DAY) * MICROS
+        length = unit_of(table)
         return [
             part
             for part in tables.parts(table)
