@@ -284,6 +284,8 @@ def key_of(row: dict[str, Any]) -> Any:
         ("/actions/x", {}, 400, "id"),
         ("/actions/9", {}, 404, "9"),
         ("/audit", {"action": "x"}, 400, "action"),
+        ("/audit", {"action": "1e3"}, 400, "action"),
+        ("/audit", {"action": "null"}, 400, "action"),
         ("/audit", {"after": str(1 << 63)}, 400, "after"),
         ("/history/runs", {}, 501, "fairlead pipeline ingest"),
         ("/history/runs", {"top": "51"}, 400, "top"),

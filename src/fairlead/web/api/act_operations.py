@@ -36,11 +36,11 @@ from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 
 _EFFECTS = {
-    "retry": "Run {} now, and count their tries from zero.",
+    "retry": "Run {} now, and count {} tries from zero.",
     "resume": "Run {} now.",
     "reschedule": "Give {} another time.",
     "change": "Give {} another priority or fairness key.",
-    "cancel": "End {} as CANCELLED; running handlers are stopped.",
+    "cancel": "End {} as CANCELLED; a running handler is stopped.",
     "fail": "End {} as FAILED.",
 }
 
@@ -119,9 +119,7 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
         Act(
             name=f"{verb}_task",
             path=f"/tasks/{{id}}/{verb}",
-            summary=effect.format("a task")
-            .replace("their", "its")
-            .replace("handlers are", "one is"),
+            summary=effect.format("a task", "its"),
             result=TaskRecord,
             respond=_one(verb),
             action=verb,
@@ -131,7 +129,7 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
         Act(
             name=f"{verb}_tasks",
             path=f"/tasks/{verb}",
-            summary=effect.format("the named tasks"),
+            summary=effect.format("the named tasks", "their"),
             result=documents.ChangedTasks,
             respond=_named(verb),
             action=verb,
@@ -141,7 +139,8 @@ def _on_tasks(verb: str) -> tuple[Act, ...]:
         Act(
             name=f"{verb}_matching",
             path=f"/actions/{verb}",
-            summary=f"{effect.format('all tasks that match')} A worker does it in batches.",
+            summary=effect.format("all tasks that match", "their")
+            + " A worker does it in batches.",
             result=BulkAction,
             respond=_matching(verb),
             action=verb,

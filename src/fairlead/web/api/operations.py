@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
@@ -36,6 +37,7 @@ Cursor = Annotated[
     Text, Meta(description="`next` of the page before, for the same other parameters.")
 ]
 Function = TypeVar("Function", bound=Callable[..., Any])
+_WHOLE = re.compile(r"-?[0-9]{1,20}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,15 +249,35 @@ def _arguments(page: Page, operation: Read) -> msgspec.Struct:
     """Return the arguments that a request gives, without a filter. An empty text stands for no
     value, except where a value is needed. Raise BadInput."""
     found: dict[str, Any] = {}
+    wholes = _whole_numbers(operation.arguments)
     for field in msgspec.structs.fields(operation.arguments):
         if not operation.is_of_filter(field.name):
             text = page.request.path_params.get(field.name) or page.query.exact(field.name)
             if text or (text is not None and field.required):
+                if field.name in wholes and not _WHOLE.fullmatch(text):
+                    raise BadInput(f"{field.name}: use a whole number")
                 found[field.name] = text
     try:
         return msgspec.convert(found, operation.arguments, strict=False)
     except msgspec.ValidationError as error:
         raise BadInput(f"these parameters cannot be used: {error}") from None
+
+
+@cache
+def _whole_numbers(arguments: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the arguments that are whole numbers. The library also takes 1e3, and null for none,
+    by which a wrong value would select everything."""
+    described = msgspec.inspect.type_info(arguments)
+    assert isinstance(described, msgspec.inspect.StructType)
+    return frozenset(field.name for field in described.fields if _has_whole(field.type))
+
+
+def _has_whole(kind: msgspec.inspect.Type) -> bool:
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return any(map(_has_whole, kind.types))
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _has_whole(kind.type)
+    return isinstance(kind, msgspec.inspect.IntType)
 
 
 def _actor(operation: Act) -> Handler:

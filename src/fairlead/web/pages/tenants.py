@@ -11,12 +11,12 @@ from fairlead.core.values import MOST_COUNT
 from fairlead.errors import UnknownTask
 from fairlead.model import tenant_of
 from fairlead.operate import tenants as reads
+from fairlead.web.api.reads import MOST_SKIPPED
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
 NAVIGATION = Navigation(title="Tenants", route="tenants", order=30)
 
-_MOST_SKIPPED = 1_000_000
 _ORDERS = [
     ("backlog", "most tasks ready"),
     ("wait", "longest wait"),
@@ -39,7 +39,7 @@ def show_tenants(page: Page) -> Response:
     """Show a page of tenants."""
     order = page.query.one_of("order", get_args(reads.TenantOrder), "backlog") or "backlog"
     queue, search = page.query.text("queue"), page.query.text("search")
-    skip, rows = page.query.whole("skip", 0, _MOST_SKIPPED, 0), page.query.rows()
+    skip, rows = page.query.whole("skip", 0, MOST_SKIPPED, 0), page.query.rows()
     scope = page.access.tenants
     found = page.of_facts(
         ("tenants", order, queue, search, skip, rows, scope),
