@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import App, ClusterLimit, State
-from fairlead.engine.liveness import watchdog as watchdog
+from fairlead.engine.liveness import watchdog
 from fairlead.testing import running, settled
 
 PATIENCE = 30.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead.backends.sql import keyed_reader
 from fairlead.backends.sql.channel import DatabaseChannel
-from fairlead.backends.sql.keyed_reader import KeyedReader
+from fairlead.backends.sql.keyed_reader import ArrivalReader, KeyedReader
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
 from fairlead.ports.notification import Lane, Notification
@@ -292,7 +292,7 @@ async def _run_steps(
 
     rows, room = Rows(), Choosing(limit, iter(choices))
     rows.passed = 2
-    reader = KeyedReader(LANE, 0, 0, rows, CLOCK, is_fair)
+    reader = (KeyedReader if is_fair else ArrivalReader)(LANE, 0, 0, rows, CLOCK)
     last = 0
     begun: list[dict[int, str]] = []
     late: set[int] = set()

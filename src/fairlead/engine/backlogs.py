@@ -18,10 +18,9 @@ from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
 from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
+from fairlead.model import LaneKey, PartitionKey, Trigger
 from fairlead.pauses import outage_pause
 from fairlead.ports.backlog_store import BacklogStore
-from fairlead.ports.trigger_channel import KeyNews
 
 log = logging.getLogger("fairlead.backlogs")
 
@@ -175,25 +174,16 @@ class Backlogs(SimplePart):
         partition = self._started(lane[:2])
         return 0 if partition is None else partition.room_behind(lane.priority)
 
-    def reads_by_key(self, lane: LaneKey) -> bool:
-        """Return False: level lanes are read in the order of arrival."""
-        return False
-
-    def choose_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
-        """Return nothing: no name of a level lane is read apart."""
-        return ()
-
     def held(self, lane: LaneKey) -> int | None:
         """Return how many triggers the lane has if all of them are in memory, else None."""
         partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
         return 0 if partition is None else partition.held(lane.priority)
 
-    def resize(self, lanes: Iterable[LaneKey]) -> None:
-        """Apply new shares of the look-ahead."""
-        for lane in lanes:
-            partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
-            if partition is not None:
-                partition.resize(lane.priority)
+    def resize(self, lane: LaneKey) -> None:
+        """Apply the new share of the look-ahead."""
+        partition = self._partitions.get(PartitionKey(lane.queue, lane.partition))
+        if partition is not None:
+            partition.resize(lane.priority)
 
     def accept(self, triggers: Sequence[Trigger]) -> None:
         """Accept new triggers of fair queues, in the order of the channel."""

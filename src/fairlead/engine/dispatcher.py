@@ -72,16 +72,12 @@ class Dispatcher:
             self._context.events.on_claim_unknown()
 
     async def _wait(self) -> None:
-        if self._is_stopping:
-            return
         found = self._context.table.next_retry()
         retry_at = min(self._claimers.retry(), math.inf if found is None else found)
         await event_or_pause(self._wanted, retry_at - self._context.clock.monotonic())
 
     async def _dispatch(self) -> bool:
         """Dispatch one batch; return False when no task may run now."""
-        if self._is_stopping:
-            return False
         self._wanted.clear()
         self._claimers.retry()
         context, table = self._context, self._context.table

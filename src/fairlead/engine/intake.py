@@ -126,10 +126,10 @@ class Intake(SimplePart):
         return self._of(lane.queue).room_behind(lane)
 
     def reads_by_key(self, lane: LaneKey) -> bool:
-        return self._of(lane.queue).reads_by_key(lane)
+        return self.lanes.reads_by_key(lane)
 
     def choose_keys(self, lane: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
-        return self._of(lane.queue).choose_keys(lane, news)
+        return self.lanes.choose_keys(lane, news)
 
     def held(self, lane: LaneKey) -> int | None:
         """Return how many triggers a lane has if all of them are in memory, else None."""
@@ -138,7 +138,7 @@ class Intake(SimplePart):
     def resize(self, lanes: Collection[LaneKey]) -> None:
         """Apply new shares of the look-ahead."""
         for lane in lanes:
-            self._of(lane.queue).resize([lane])
+            self._of(lane.queue).resize(lane)
 
     # triggers come and go -------------------------------------------------------------------------
 

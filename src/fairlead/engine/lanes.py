@@ -208,8 +208,8 @@ class Lanes(SimplePart):
         return AGAIN if PartitionKey(*key[:2]) in self._owned else 0
 
     def reads_by_key(self, key: LaneKey) -> bool:
-        """Return whether a long lane is read by fairness key."""
-        return key.queue in self._context.kinds.fair
+        """Return whether a long lane is read by fairness key, as those of fair queues here are."""
+        return key.queue in self._queues and key.queue in self._context.kinds.fair
 
     def choose_keys(self, key: LaneKey, news: KeyNews) -> Sequence[tuple[Feed, int]]:
         """Return which feeds to read next, and how many triggers of each; see
@@ -232,13 +232,12 @@ class Lanes(SimplePart):
         has_more = lane.core.has_unread or self._context.channel.is_behind(key)
         return None if lane.unread or has_more else lane.core.size
 
-    def resize(self, lanes: Iterable[LaneKey]) -> None:
-        """Apply new shares of the look-ahead."""
-        for key in lanes:
-            if (lane := self._lanes.get(key)) is not None:
-                lane.core.capacity = self._context.look_ahead.capacity(key, self._most[key.queue])
-                self._shrink(lane)
-                self._ask(lane)
+    def resize(self, key: LaneKey) -> None:
+        """Apply the new share of the look-ahead."""
+        if (lane := self._lanes.get(key)) is not None:
+            lane.core.capacity = self._context.look_ahead.capacity(key, self._most[key.queue])
+            self._shrink(lane)
+            self._ask(lane)
 
     def _shrink(self, lane: _Lane) -> None:
         """Leave triggers in their rows for which memory has no more room."""

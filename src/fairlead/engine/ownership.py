@@ -248,8 +248,8 @@ class Ownership:
     async def release_of(self, dead: Collection[str]) -> None:
         """Release the leases of nodes that are certainly dead. Raises StoreUnavailable."""
         coordinator = self._context.ports.coordinator
+        leases = await coordinator.owners()
         for node in dead:
-            leases = await coordinator.owners()
             names = [name for name, owner in leases.items() if owner == node]
             if names and (released := await coordinator.release(names, node)) is not None:
                 self._context.channel.announce(released)

@@ -36,9 +36,5 @@ Time = Annotated[int, Meta(ge=-62_135_596_800_000_000, le=253_402_300_799_999_99
 """Microseconds since the epoch, of an instant in the years 1 to 9999."""
 Count = Annotated[int, Meta(ge=0, le=1 << 62)]
 """Number that may be added to or counted up without leaving the 64 bits of the stores."""
-Small = Annotated[int, Meta(ge=-(1 << 7), le=(1 << 7) - 1)]
-Int = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
-BigInt = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""Integers of columns of 8, 32 and 64 bits."""
 Key = Annotated[str, Meta(pattern=r"\A[^\x00]*\Z")]
 """Text that PostgreSQL can store."""

@@ -87,7 +87,7 @@ class _Topics:
         self._owner = owner
         self._partitions = partitions
 
-    def ensure(self, queue: str, partitions: int = 0) -> None:
+    def ensure(self, queue: str, partitions: int) -> None:
         self._owner.require()
         count = max(partitions, self._partitions.get(queue, 0))
         self._endpoint.ensure({queue: count}, SEND_SECONDS)

@@ -66,7 +66,7 @@ class Outgoing(NamedTuple):
 class Topics(Protocol):
     """The topics of a sender."""
 
-    def ensure(self, queue: str, partitions: int = 0) -> object:
+    def ensure(self, queue: str, partitions: int) -> object:
         """Create the topic of a queue if it is missing, with this number of partitions at least.
         Raise StoreUnavailable, ConfigurationError, UnknownQueue."""
 
@@ -199,13 +199,16 @@ class KafkaSender:
     def has_room(self) -> bool:
         """Whether there is room for further messages."""
         with self._lock:
-            return self._has_room()
+            if len(self._waiting) < MOST_WAITING and not self._room_requests:
+                return True
+            # the thread that makes room must not wait for it
+            return self._thread is not None and self._thread.is_current
 
     def room(self) -> Future[None] | None:
         """Return None if there is room for further messages, else a future that ends when there
         is. The future raises StoreUnavailable if no room is free in time."""
         with self._lock:
-            if self._has_room():
+            if self.has_room:
                 return None
             request = _RoomRequest(Future(), time.monotonic() + self.seconds)
             self._room_requests.append(request)
@@ -220,12 +223,6 @@ class KafkaSender:
             thread, self._thread = self._thread, None
         if thread is not None:
             thread.close()
-
-    def _has_room(self) -> bool:
-        if len(self._waiting) < MOST_WAITING and not self._room_requests:
-            return True
-        # the thread that makes room must not wait for it
-        return self._thread is not None and self._thread.is_current
 
     def _start(self) -> ClientThread[Producer]:
         settings = {

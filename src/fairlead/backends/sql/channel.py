@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.backends.sql.keyed_reader import KeyedReader
+from fairlead.backends.sql.keyed_reader import ArrivalReader, KeyedReader
 from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.model import (
@@ -104,9 +104,7 @@ class LaneReader:
 
     def read_apart(self, store: TaskStore, clock: Clock) -> None:
         """Read one name of a lane in the order of arrival apart from the others."""
-        self.keyed = KeyedReader(
-            self.key, self.read_seq, self.highest_seq, store, clock, is_fair=False
-        )
+        self.keyed = ArrivalReader(self.key, self.read_seq, self.highest_seq, store, clock)
         self.keyed.read_later({Feed(""): self.read_seq})
         self.is_behind, self.announced = True, []
 
@@ -467,20 +465,15 @@ class DatabaseChannel:
         began = self._clock.monotonic()
         if lane.sweep_seq is None:
             assert lane.keyed is not None
-            rows = await lane.keyed.sweep(limit)
+            found = healed(await lane.keyed.sweep(limit), lane.keyed.highest)
         else:
             rows = await self._rows(lane, lane.sweep_seq, limit)
-        took = self._clock.monotonic() - began
-        self._sweep_at = began + took / SWEEP_SHARE
-        if lane.sweep_seq is None:
-            return healed(rows, lane.keyed.highest if lane.keyed else lane.highest_seq)
-        if lane.sweep_seq is not None:
-            lane.sweep_seq = (
-                rows[-1].seq if len(rows) == limit and rows[-1].seq < lane.read_seq else None
-            )
-        return healed(
-            [trigger for trigger in rows if trigger.seq <= lane.read_seq], lane.highest_seq
-        )
+            is_more = len(rows) == limit and rows[-1].seq < lane.read_seq
+            lane.sweep_seq = rows[-1].seq if is_more else None
+            before = [trigger for trigger in rows if trigger.seq <= lane.read_seq]
+            found = healed(before, lane.highest_seq)
+        self._sweep_at = began + (self._clock.monotonic() - began) / SWEEP_SHARE
+        return found
 
     async def _rows(self, lane: LaneReader, above: int, limit: int) -> list[Trigger]:
         return await self._tasks.database.read(self._tasks.ready(lane.key, above, limit))

@@ -7,7 +7,7 @@ to key when these rows may not be all. All rows up to `read_through` have been r
 rows of each key have been read up to a position of the key. Example: read through 10, "a" up to 25.
 A row of "a" at 20 has been read, and one of "b" at 20 is unread.
 
-The reader of a fifo lane has one key, "", while a name of the lane is read apart.
+`ArrivalReader` reads a fifo lane, in which every row has the key "", while a name is read apart.
 """
 
 from __future__ import annotations
@@ -59,16 +59,9 @@ class KeyedReader:
     """The reader of one lane above the position through which all rows have been read."""
 
     def __init__(
-        self,
-        lane: LaneKey,
-        read_through: int,
-        highest: int,
-        store: TaskStore,
-        clock: Clock,
-        is_fair: bool = True,
+        self, lane: LaneKey, read_through: int, highest: int, store: TaskStore, clock: Clock
     ) -> None:
-        """`highest`: highest position read so far. `is_fair`: whether the lane has the keys of its
-        rows; a lane in the order of arrival has the key "" only, and nothing to find."""
+        """`highest`: highest position read so far."""
         self.lane = lane
         self.read_through = read_through
         self.highest = highest
@@ -76,7 +69,6 @@ class KeyedReader:
         """Highest position seen, also of rows that were not read."""
         self._store = store
         self._clock = clock
-        self._is_fair = is_fair
         self._unread: dict[str, int] = {}
         """Keys that may have rows above this position, at or below which their rows have been
         read."""
@@ -96,7 +88,7 @@ class KeyedReader:
         """Other feeds with unread rows that the node does not know of, or was given a part of."""
         self._announced_at: set[int] = set()
         """Positions from which announced rows are to be looked at."""
-        self._walk: str | None = "" if is_fair else None
+        self._walk: str | None = ""
         """Key after which the walk continues; None if no walk is under way."""
         self._has_walked = False
         """Whether a walk has ended."""
@@ -110,7 +102,7 @@ class KeyedReader:
         """Position through which the search under way has found no row without a key."""
         self._without = read_through
         """Position through which every row without a key has been read, as far as is known."""
-        self._is_scanning = is_fair
+        self._is_scanning = True
         """Whether a search for rows without a key is under way. Stores may lack an index of them,
         so it passes the whole lane, part by part."""
         self._to_sweep: list[tuple[str, int]] = []
@@ -153,11 +145,7 @@ class KeyedReader:
 
     def announced_from(self, seq: int) -> None:
         """Look at the rows from this position on, which a notification announces."""
-        if self._is_fair:
-            self._announced_at.add(seq)
-        else:
-            self.read_through = min(self.read_through, seq - 1)
-            self.read_later({Feed(""): seq - 1})
+        self._announced_at.add(seq)
 
     def read_later(self, feeds: Mapping[Feed, int]) -> None:
         """Read the rows of these feeds above these positions again, when the node asks for them."""
@@ -181,10 +169,7 @@ class KeyedReader:
 
     def read_on(self) -> None:
         """Look at the rows that have come since, because notifications were lost."""
-        if self._is_fair:
-            self._announced_at.add(self._last + 1)
-        else:
-            self._add("", self._found)
+        self._announced_at.add(self._last + 1)
 
     def begin_sweep(self) -> None:
         """Walk over all keys, in case a notification was lost, and begin to read the rows above
@@ -206,9 +191,6 @@ class KeyedReader:
 
     def walk(self) -> None:
         """Walk over all keys, to find those with unread rows."""
-        if not self._is_fair:
-            self._add("", self._found)
-            return
         self._is_walk_due = True
         if self._walk is None:
             self._begin_walk()
@@ -367,9 +349,6 @@ class KeyedReader:
         """Return the next rows of each (key, position), and the position through which those
         without a key were read, None if that is the end."""
         database, store, through = self._store.database, self._store, None
-        if not self._is_fair:
-            rows = await database.read(store.ready(self.lane, asked[0][1], limit))
-            return rows, rows[-1].seq if len(rows) == limit else None
         rows = list[Trigger]()
         if named := [each for each in asked if each[0]]:
             rows = await database.read(store.ready_of(self.lane, named, limit))
@@ -422,7 +401,7 @@ class KeyedReader:
         return [row for row in rows if row.seq <= self._position(self._key(row), row.name)]
 
     def _key(self, row: Trigger) -> str:
-        return row.fairness_key if self._is_fair else ""
+        return row.fairness_key
 
     def _position(self, key: str, name: str = "") -> int:
         """Return the position through which the rows of a key, or of one name of it, were read."""
@@ -473,3 +452,33 @@ class KeyedReader:
             self._walk_at = now + self._walked / WALK_SHARE
             if self._is_walk_due:
                 self._begin_walk()
+
+
+class ArrivalReader(KeyedReader):
+    """The reader of one lane in the order of arrival, whose one key is known."""
+
+    def __init__(
+        self, lane: LaneKey, read_through: int, highest: int, store: TaskStore, clock: Clock
+    ) -> None:
+        super().__init__(lane, read_through, highest, store, clock)
+        self._walk, self._is_scanning = None, False
+
+    def announced_from(self, seq: int) -> None:
+        self.read_through = min(self.read_through, seq - 1)
+        self.read_later({Feed(""): seq - 1})
+
+    def read_on(self) -> None:
+        self._add("", self._found)
+
+    def walk(self) -> None:
+        self._add("", self._found)
+
+    async def _rows_of(
+        self, asked: Sequence[tuple[str, int]], limit: int
+    ) -> tuple[list[Trigger], int | None]:
+        [(_, position)] = asked
+        rows = await self._store.database.read(self._store.ready(self.lane, position, limit))
+        return rows, rows[-1].seq if len(rows) == limit else None
+
+    def _key(self, row: Trigger) -> str:
+        return ""

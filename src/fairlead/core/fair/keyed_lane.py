@@ -269,13 +269,15 @@ class KeyedLane:
             self._reach = max(self._reach, self._unread.tag(tenant))
             chosen[Feed(key)] += rows
             held += rows
-        for apart in self._apart.values() if self._may_ask and held < self.most else ():
-            held = apart.held if apart.is_asking else apart.most
-            while held < apart.most and (first := apart.unread.first()) is not None:
+        if not self._may_ask or held >= self.most:
+            return [*chosen.items()]
+        for apart in self._apart.values():
+            inside = apart.held if apart.is_asking else apart.most
+            while inside < apart.most and (first := apart.unread.first()) is not None:
                 share = self._flows.rate(first[1]) / apart.unread.weight
-                key, rows = apart.unread.take(*first, apart.most * share, apart.most - held)
+                key, rows = apart.unread.take(*first, apart.most * share, apart.most - inside)
                 chosen[Feed(key, apart.name)] += rows
-                held += rows
+                inside += rows
         return [*chosen.items()]
 
     def _settle(self) -> None:
