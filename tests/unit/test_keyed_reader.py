@@ -341,6 +341,8 @@ async def _run_steps(
             if is_under_way:
                 rows.on_read = partial(reader.read_later, feeds)
                 received += await reader.read(room) or ()
+                rows.on_read()  # unless there was something to read
+                rows.on_read = lambda: None
             else:
                 reader.read_later(feeds)
         elif what == "sweep":
