@@ -248,6 +248,7 @@ def test_no_child_process_outlives_a_killed_worker(folder: Path, start: Start) -
     tiers.matrix(
         (SHOP, ("--queues", "nothing"), "no queue named 'nothing'"),  # the workers raise this error
         ("import nothing_of_that_name", (), "shop cannot be imported"),
+        ("1 / 0", (), "shop cannot be imported"),
         ("", (), "shop has no App named 'app'"),
         (SHOP, ("--workers", "0"), "use a whole number from 1 to "),
     ),
@@ -261,7 +262,7 @@ def test_a_worker_that_cannot_run_ends_the_supervisor_with_one_error(
     assert crew.wait_for_end() == 2
     (line,) = [line for line in crew.lines if line.startswith("fairlead: ")]
     assert expected in line
-    assert "Traceback" not in "".join(crew.lines)
+    assert not [line for line in crew.lines if "fairlead" in line and "File" in line]
 
 
 @tiers.NIGHTLY("a long run: each process is restarted")

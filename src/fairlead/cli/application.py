@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +15,11 @@ from typing import Any
 from fairlead.app import App
 from fairlead.core import values
 from fairlead.declare.current import enable_loggers
-from fairlead.errors import ConfigurationError
+from fairlead.errors import ConfigurationError, FairleadError
 
 _REFERENCE = re.compile(r"[\w.]+(:[\w.]*)?")
+_IMPORTERS = (__file__, str(Path(importlib.__file__).parent), "<frozen importlib")
+"""Beginnings of the files whose frames import a module."""
 
 
 def load(reference: str) -> App:
@@ -76,7 +79,8 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 
 def _imported(reference: str) -> ModuleType:
-    """Return the module of a reference, also from the current folder. Raise ConfigurationError."""
+    """Return the module of a reference, also from the current folder. Raise ConfigurationError; if
+    the code of the module fails, with its traceback."""
     module_name = reference.partition(":")[0]
     here = str(Path.cwd())
     if here not in sys.path:
@@ -89,3 +93,11 @@ def _imported(reference: str) -> ModuleType:
         raise ConfigurationError(
             f"no module named {module_name!r}; give MODULE:NAME, from the folder that holds it"
         ) from error
+    except FairleadError:
+        raise
+    except Exception as error:
+        found = error.__traceback__
+        while found is not None and found.tb_frame.f_code.co_filename.startswith(_IMPORTERS):
+            found = found.tb_next
+        lines = "".join(traceback.format_exception(type(error), error, found))
+        raise ConfigurationError(f"{module_name} cannot be imported\n{lines.rstrip()}") from error
