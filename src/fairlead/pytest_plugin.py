@@ -76,7 +76,8 @@ class _TestsOnly:
             )
 
     def _is_of_tests_now(self, url: str) -> bool:
-        from fairlead.testing.store import file_of, is_named_for_tests
+        from fairlead.testing.store import is_named_for_tests
+        from fairlead.urls import file_of
 
         file = file_of(url)
         is_temporary = file is not None and any(map(file.is_relative_to, self._roots))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from fairlead.errors import ConfigurationError
@@ -41,6 +42,14 @@ def split_url(url: str) -> SplitResult:
             f"URL {shown_url(url)} has an @ or # that ends no login: {PERCENT_CODES}"
         )
     return parts
+
+
+def file_of(url: str) -> Path | None:
+    """Return the absolute path of a database of SQLite; None for another store. Raise
+    ConfigurationError as `split_url` does."""
+    parts = split_url(url)
+    path = Path(unquote(parts.path).removeprefix("/"))
+    return path.resolve() if parts.scheme == "sqlite" else None
 
 
 def shown_url(url: str) -> str:

@@ -319,6 +319,7 @@ def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
 def test_wrong_use_prints_one_line_and_exits_with_code_2(
     shop: Path, arguments: tuple[str, ...], expected: str
 ) -> None:
+    (shop / "shop.db").touch()  # a database without tables
     run = fairlead if arguments[0] == "worker" else fairlead_here
     output = run(shop, *arguments, exits=2)
     assert expected in output

@@ -195,7 +195,7 @@ def migrate(options: MigrateOptions) -> None:
 
     Example: fairlead migrate --url postgresql://app@db/shop
     """
-    app = app_on(options.url)
+    app = app_on(options.url, may_be_new=True)
     if options.print_only:
         store = app.connections.store.as_sql()
         say(print_sql(store.database, levels=store.keeps_levels))

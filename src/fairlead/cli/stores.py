@@ -14,6 +14,7 @@ from fairlead.app import App
 from fairlead.cli.output import say_error
 from fairlead.config import url_of
 from fairlead.errors import ConfigurationError
+from fairlead.urls import file_of
 
 T = TypeVar("T")
 
@@ -21,11 +22,17 @@ _ENDINGS = (".db", ".sqlite", ".sqlite3")
 _FIRST_BYTES = b"SQLite format 3\0"
 
 
-def app_on(url: str | None) -> App:
+def app_on(url: str | None, may_be_new: bool = False) -> App:
     """Return an application without tasks on the store of a command. Without a URL on the command
     line, in the environment or in a file, use the only SQLite file with tasks in this folder, and
-    say so on stderr. Raise ConfigurationError if several have tasks."""
-    if url_of(url) is not None:
+    say so on stderr. Raise ConfigurationError if several have tasks, or if a named file does not
+    exist, unless it `may_be_new`."""
+    if (named_url := url_of(url)) is not None:
+        file = file_of(named_url)
+        if file is not None and not (may_be_new or file.exists()):
+            raise ConfigurationError(
+                f"no file {file}: check the URL; `fairlead migrate` makes a new one"
+            )
         return App(url)
     named = (name for ending in _ENDINGS for name in glob(f"*{ending}"))
     found = [name for name in sorted(named) if _has_tasks(name)]

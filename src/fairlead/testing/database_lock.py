@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fairlead.errors import ConfigurationError
-from fairlead.testing.store import file_of
-from fairlead.urls import shown_url
+from fairlead.urls import file_of, shown_url
 
 try:
     import fcntl

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from importlib import resources
-from pathlib import Path
-from urllib.parse import unquote
 
 from fairlead.connector import Connector
 from fairlead.errors import ConfigurationError, FairleadError
@@ -33,13 +31,6 @@ _own: set[str] = set()
 def is_named_for_tests(url: str) -> bool:
     """Return whether the name of the database at `url` has the word `test`."""
     return _FOR_TESTS.search(split_url(url).path.rpartition("/")[2]) is not None
-
-
-def file_of(url: str) -> Path | None:
-    """Return the absolute path of a database of SQLite; None for another store."""
-    parts = split_url(url)
-    path = Path(unquote(parts.path).removeprefix("/"))
-    return path.resolve() if parts.scheme == "sqlite" else None
 
 
 def prepare(connector: Connector) -> None:
