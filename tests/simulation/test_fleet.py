@@ -158,7 +158,7 @@ def a_claim_ignores_the_version(patch: Patch) -> None:
 
 
 def a_transaction_commits_without_its_completion(patch: Patch) -> None:
-    async def run(self: Invocation, execution: Any, args: Any, kwargs: Any) -> Any:
+    async def run(self: Invocation, execution: Any, /, *args: Any, **kwargs: Any) -> Any:
         async with self._database.transaction_async() as connection:
             return await execution.handler.function(*args, **kwargs, connection=connection)
 
