@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 DOCS := $(VENV)/.docs
+PIPELINE := $(VENV)/.pipeline
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # Tests mostly wait: four processes use two cores.
 JOBS ?= 4
@@ -17,13 +18,24 @@ export PYTHONHASHSEED ?= 0
 TESTS = sh scripts/run_tests.sh $(BIN)/python $(JOBS)
 SERVERS = postgresql pgbouncer java redis chromium
 
-.PHONY: help demo docs console-pictures picture test test-nightly test-again test-django6 coverage lint bench bench-fair bench-pipeline bench-cost bench-fleet services clean $(SERVERS)
+.PHONY: help demo demo-pipeline docs console-pictures picture test test-nightly test-again test-django6 coverage lint bench bench-fair bench-pipeline bench-cost bench-fleet services clean $(SERVERS)
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-16s %s\n' "$$name" "$$text"; done
 
-demo: $(RUNTIME)  ## run the tasks of several tenants through one SQLite file; needs the package only
+demo: $(RUNTIME)  ## show the four promises on one SQLite file in ten seconds; needs the package only
 	@$(BIN)/fairlead demo
+
+demo-pipeline: $(PIPELINE) java  ## take the history of the demo through Spark to a report, in a minute
+	@rm -rf demo && mkdir demo
+	@echo '+ fairlead demo --keep demo/tasks.db'; $(BIN)/fairlead demo --keep demo/tasks.db --json >demo/promises.json
+	@export FAIRLEAD_URL=sqlite:///demo/tasks.db FAIRLEAD_LAKE=demo/lake; \
+	for step in ingest build 'report --out demo/report.html'; do \
+		echo "+ fairlead pipeline $$step"; $(BIN)/fairlead pipeline $$step || exit 1; \
+	done
+	@printf '%s\n' '' 'The report: demo/report.html. Try next, with --url sqlite:///demo/tasks.db --lake demo/lake:' \
+		"   fairlead pipeline sql 'SELECT * FROM fairness'" \
+		'   fairlead pipeline tables' '   fairlead pipeline status'
 
 test: $(STAMP) $(SERVERS)  ## run the tests that decide, with fixed seeds, on real servers that it starts
 	@$(TESTS) 'not nightly'
@@ -79,7 +91,7 @@ services: $(STAMP) postgresql java redis  ## start the real servers on loopback 
 	@$(BIN)/python -m services
 
 clean:  ## remove the virtual environment, caches and built files
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.json dist docs/_build
+	@rm -rf demo $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage coverage.json dist docs/_build
 
 $(RUNTIME): pyproject.toml constraints.txt
 	@sh scripts/make_venv.sh $(PYTHON) $(VENV)
@@ -88,6 +100,11 @@ $(RUNTIME): pyproject.toml constraints.txt
 
 $(STAMP): $(RUNTIME)
 	@$(PIP) -e '.[dev]'
+	@touch $@
+
+$(PIPELINE): $(RUNTIME)
+	@echo "installing Spark and the lake's libraries: 60 packages, 1.2 GB"
+	@$(PIP) -e '.[pipeline]'
 	@touch $@
 
 $(DOCS): $(STAMP)

@@ -159,7 +159,7 @@ def test_a_token_of_a_person_is_printed_nowhere(folder: Path, by_option: bool) -
 
 
 def test_the_demo_shows_its_workload_on_the_console(tmp_path: Path) -> None:
-    words = ("demo", "--web", "--tasks", "200", "--seconds", "1")
+    words = ("demo", "--web")
     with serving(tmp_path, *words) as (process, base, token):
         with httpx.Client(base_url=base, follow_redirects=True) as browser:
             browser.get(f"/login?token={token}")

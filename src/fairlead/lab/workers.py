@@ -93,6 +93,12 @@ class WorkerProcesses:
                     f" log:\n{log_end}"
                 )
 
+    def kill(self) -> None:
+        """Send SIGKILL to each worker, and wait for its end."""
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
     def stop(self, at_once: bool = False) -> None:
         """Send SIGTERM to each worker, and SIGKILL to one that has not ended in time. `at_once`:
         send SIGKILL first."""
