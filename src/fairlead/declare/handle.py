@@ -235,6 +235,7 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
     the task; it does not wait for the run."""
 
     _appended: Future[None] | None = None
+    """Ends when the log has stored the task; None if the transaction of the submit has."""
     key: TaskKey | None = None
 
     def record(self) -> TaskRecord:
@@ -264,9 +265,9 @@ class OrderedHandle(TaskHandle, gc=False, eq=False):
         transaction, your commit guarantees that. Raises StoreUnavailable if the log may not have
         it: submit again with the same unique_key and run_at. Raises ResultTimeout after `timeout`
         seconds."""
-        assert self._appended is not None
         try:
-            self._appended.result(timeout)
+            if self._appended is not None:
+                self._appended.result(timeout)
         except TimeoutError as error:
             raise ResultTimeout(
                 f"the log has not confirmed task {self.id} within {timeout} s"

@@ -13,7 +13,7 @@ from fairlead.declare.declarations import Declarations
 from fairlead.declare.handler import RunInterceptor
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
-from fairlead.submit.transaction import OpenTransactions, announce_after_commit
+from fairlead.submit.transaction import Waiting, announce_after_commit
 
 
 class Hooks(Protocol):
@@ -33,7 +33,8 @@ class SubmitContext:
     declared: Declarations
     hooks: Hooks
     observer: Observer
-    transactions: OpenTransactions = field(default_factory=OpenTransactions)
+    waiting: Waiting = field(default_factory=dict)
+    """Notifications of the open transactions of `App.transaction`."""
 
     def announce(self, notification: Notification, connection: Any) -> None:
         """Notify the nodes now, or after the commit of this connection's transaction if one is
@@ -44,5 +45,7 @@ class SubmitContext:
         task = current_task()
         if task is not None and task.connection is connection:
             task.notifications.append(notification)
-        elif not self.transactions.keep(connection, notification):
+        elif (waiting := self.waiting.get(id(connection))) is not None:
+            waiting.append(notification)
+        else:
             announce_after_commit(connection, lambda: self.connector.announce(notification))

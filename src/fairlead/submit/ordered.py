@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from fairlead.declare.handle import OrderedHandle, TaskHandle
@@ -22,7 +21,7 @@ from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import Submit, TaskLog
 from fairlead.ports.task_records import TaskFilter
 from fairlead.submit.context import SubmitContext
-from fairlead.submit.plan import Plan, PlannedWait, PlannedWrite, carry_out
+from fairlead.submit.writer import BLOCKING, Writer, run_now
 
 LOG_PATIENCE = 2.0
 """Seconds for which a node leaves a slot to the node that declared the periodic task last, if the
@@ -69,7 +68,7 @@ class OrderedSubmission:
         Raise ConfigurationError as `_settle` does."""
         submitted = {periodic.handler.queue for periodic in periodics}
         self._layouts.clear()  # a worker that starts must declare what the store has
-        carry_out(self._settle({*queues, *submitted}, None))
+        run_now(self._settle({*queues, *submitted}, None, BLOCKING))
         ordered = [name for name in queues if self._is_ordered(name)]
         try:
             store = self._context.connector.sql_store
@@ -92,68 +91,66 @@ class OrderedSubmission:
             found.setdefault(self._patience(periodic.handler.queue), []).append(periodic)
         return [(group, patience) for patience, group in found.items()]
 
-    def submission(self, drafts: Sequence[Draft], connection: Any) -> Plan[list[TaskHandle]]:
-        """Append the tasks to the log, once the log has room for them. Raise InvalidTask before
-        anything is written, StoreUnavailable if the log has no room in time."""
-        log = yield from self._log_with_room(drafts, connection)
-        tasks, now = self._encode(drafts)
-        entries = self._acceptance.entries(tasks, now)
-        if log.joins_transactions:
-            database = self._context.connector.sql_store.database
-            yield PlannedWrite(database, log.appending(entries), connection)
-            appended = _ended()
-        else:
-            appended = log.append(entries)
-        return self._announced(entries, appended, connection)
-
-    def slots(self, drafts: Sequence[Draft], advance: Advance) -> Plan[list[TaskHandle] | None]:
-        """Append the tasks of due slots to the log, and advance the record of the periodic task:
-        in one transaction, or first the one and then the other. After a crash between the two, the
-        slots are appended again, and the schedule drops them by their keys. Return None if the
-        record has changed. Raise as `submission` does."""
-        store = self._context.connector.sql_store
-        log = yield from self._log_with_room(drafts, None)
-        tasks, _ = self._encode(drafts)
-        entries = self._acceptance.slots(tasks)
-        advancing = store.periodics.submission(advance, [])
-        if log.joins_transactions:
-            steps = _append_if_advanced(advancing, log, entries)
-            is_ours = yield PlannedWrite(store.database, steps)
-        else:
-            yield PlannedWait(log.append(entries))
-            is_ours = (yield PlannedWrite(store.database, advancing)) is not None
-        return self._announced(entries, _ended(), None) if is_ours else None
-
-    def _log_with_room(self, drafts: Sequence[Draft], connection: Any) -> Plan[TaskLog]:
-        log = self._log(connection)
-        yield from self._settle({draft.handler.queue for draft in drafts}, connection)
-        if (room := log.room()) is not None:
-            yield PlannedWait(room)
-        return log
-
-    def _announced(
-        self, entries: Sequence[Submit], appended: Future[None], connection: Any
+    async def append(
+        self, drafts: Sequence[Draft], connection: Any, writer: Writer, advance: Advance | None
     ) -> list[TaskHandle]:
-        context = self._context
-        notification = Notification(log=sorted({entry.task.queue for entry in entries}))
-        if self._log(connection).joins_transactions:
+        """Append the tasks to the log, once the log has room for them; with `advance`, advance the
+        record of their periodic task too. Return no handles if that record has changed.
+
+        A log elsewhere is in no transaction with the record: after a crash between the two, the
+        slots are appended again, and the schedule drops them by their keys. Raise InvalidTask
+        before anything is written, StoreUnavailable if the log has no room in time.
+        """
+        context, connector = self._context, self._context.connector
+        log = self._log(connection)
+        queues = sorted({draft.handler.queue for draft in drafts})
+        await self._settle(queues, connection, writer)
+        if (room := log.room()) is not None:
+            await writer.wait(room)
+
+        tasks, now = self._encode(drafts)
+        accept = self._acceptance
+        entries = accept.entries(tasks, now) if advance is None else accept.slots(tasks)
+
+        appended = None if log.joins_transactions else log.append(entries)
+        if advance is not None and appended is not None:
+            await writer.wait(appended)
+        if advance is not None or appended is None:
+            steps = self._writing(log, entries, advance)
+            if not await writer.write(connector.cluster.database, steps, connection):
+                return []
+
+        notification = Notification(log=queues)
+        if log.joins_transactions:
             context.announce(notification, connection)
         context.observer.submitted([entry.task for entry in entries])
-        own_notification = None if connection is None else notification
         return [
             OrderedHandle(
-                context.connector,
+                connector,
                 entry.task.id,
                 True,
                 False,
-                own_notification,
+                None if connection is None else notification,
                 _appended=appended,
                 key=ScheduledTask.of(entry.task).key,
             )
             for entry in entries
         ]
 
-    def _settle(self, queues: Collection[str], connection: Any) -> Plan[None]:
+    def _writing(
+        self, log: TaskLog, entries: Sequence[Submit], advance: Advance | None
+    ) -> Steps[bool]:
+        """Advance the record, and append the entries to a log that joins transactions. Return False
+        if the record has changed."""
+        if advance is not None:
+            store = self._context.connector.sql_store
+            if (yield from store.periodics.submission(advance, [])) is None:
+                return False
+        if log.joins_transactions:
+            yield from log.appending(entries)
+        return True
+
+    async def _settle(self, queues: Collection[str], connection: Any, writer: Writer) -> None:
         """Settle the number of partitions of these queues.
 
         The first application that uses an ordered queue fixes the number, because an ordering key
@@ -190,7 +187,8 @@ class OrderedSubmission:
             # Otherwise all changes of settings would wait for the end of the caller's transaction.
             connection = None
         if missing:
-            known |= yield PlannedWrite(store.database, store.registration(missing), connection)
+            registration = store.registration(missing)
+            known |= await writer.write(store.database, registration, connection)
         for name, count in declared.items():
             stored, before = known[name].partitions, self._layouts.get(name)
             if before is None and stored != count:
@@ -229,18 +227,3 @@ class OrderedSubmission:
         if not self._is_ordered(queue) or self._log(None).joins_transactions:
             return 0.0
         return LOG_PATIENCE
-
-
-def _append_if_advanced(
-    advancing: Steps[Any], log: TaskLog, entries: Sequence[Submit]
-) -> Steps[bool]:
-    if (yield from advancing) is None:
-        return False
-    yield from log.appending(entries)
-    return True
-
-
-def _ended() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from fairlead.core.fair.stored_order import stored_order
@@ -14,16 +14,19 @@ from fairlead.declare.task import Draft, Submission, encode, joined_connection
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification, joined
 from fairlead.ports.periodic_store import Advance
+from fairlead.ports.statements import Steps
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
-from fairlead.submit.plan import Plan, PlannedWrite, carry_out, carry_out_async
 from fairlead.submit.transaction import Transaction, is_of_django
+from fairlead.submit.writer import BLOCKING, ON_LOOP, Writer, run_now
 
 log = logging.getLogger("fairlead.periodic")
 
 BULK = 1000
 """Number of tasks per piece. A submit of more tasks, in a transaction of our own, is encoded and
 written piece by piece."""
+
+_NO_HOOKS = nullcontext()
 
 
 class Submitter:
@@ -36,7 +39,7 @@ class Submitter:
 
     def submit(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """Submit the drafts. Raise InvalidTask before anything is written."""
-        return carry_out(self._submission(drafts))
+        return run_now(self._submit(drafts, BLOCKING))
 
     async def submit_async(self, drafts: Sequence[Draft]) -> list[TaskHandle]:
         """Submit the drafts from asynchronous code. Raise InvalidTask before anything is
@@ -45,71 +48,96 @@ class Submitter:
             from fairlead.submit import django_commit
 
             return await django_commit.call_in_thread(self.submit, drafts)
-        return await carry_out_async(self._submission(drafts))
+        return await self._submit(drafts, ON_LOOP)
 
     async def submit_slots(self, drafts: Sequence[Draft], advance: Advance) -> bool:
         """Submit the drafts of due slots and advance the record of the periodic task, both or
         neither. Return False if the record has changed."""
-        return await carry_out_async(self._slots(drafts, advance))
+        if not drafts:
+            store = self._context.connector.sql_store
+            steps = store.periodics.submission(advance, [])
+            return (await ON_LOOP.write(store.database, steps)) is not None
+        handles = await self._submit(drafts, ON_LOOP, advance)
+        for earlier in [each.id for each in handles if not each.is_new]:
+            log.info("slot skipped: its task is unfinished", extra={"task_id": earlier})
+        return bool(handles)
 
     def transaction(self, connection: Any) -> Transaction:
         """Return a transaction on this connection, which announces the tasks submitted in it."""
         context = self._context
-        return Transaction(
-            connection, context.transactions, lambda found: context.announce(found, None)
-        )
+        return Transaction(connection, context.waiting, context.connector.announce)
 
-    def _slots(self, drafts: Sequence[Draft], advance: Advance) -> Plan[bool]:
-        store, channel = self._context.connector.sql_store, self._context.connector.channel
-        if not drafts:
-            steps = store.periodics.submission(advance, [])
-            return (yield PlannedWrite(store.database, steps)) is not None
-        with self._intercepted(drafts) as submission:
-            if self.ordered.takes(submission.drafts):
-                handles = yield from self.ordered.slots(submission.drafts, advance)
-                submission.handles = handles or ()
-                return handles is not None
-            tasks = self._encode(submission.drafts)
-            written = yield PlannedWrite(store.database, store.periodics.submission(advance, tasks))
-            if written is None:
-                return False
-            submitted, notification = written
-            notification = channel.carrying(notification, tasks, submitted)
-            submission.handles = self._announced(tasks, submitted, notification, None)
-            for earlier in [each.id for each in submission.handles if not each.is_new]:
-                log.info("slot skipped: its task is unfinished", extra={"task_id": earlier})
-            return True
-
-    def _submission(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
+    async def _submit(
+        self, drafts: Sequence[Draft], writer: Writer, advance: Advance | None = None
+    ) -> list[TaskHandle]:
+        """Submit the drafts, and advance the record of their periodic task if there is one. Return
+        the handles in the order of the drafts; none if that record has changed."""
         if not drafts:
             return []
-        if not self._context.hooks.interceptors:
-            return (yield from self._write(drafts))
-        with self._intercepted(drafts) as submission:
-            submission.handles = handles = yield from self._write(submission.drafts)
-            return handles
+        submission, hooks = self._intercepted(drafts)
+        with hooks:
+            drafts = submission.drafts
+            connection = joined_connection(drafts)
+            if self.ordered.takes(drafts):
+                handles = await self.ordered.append(drafts, connection, writer, advance)
+            else:
+                handles = await self._insert(drafts, connection, writer, advance)
+            submission.handles = handles
+        return handles
 
-    @contextmanager
-    def _intercepted(self, drafts: Sequence[Draft]) -> Iterator[Submission]:
+    def _intercepted(
+        self, drafts: Sequence[Draft]
+    ) -> tuple[Submission, AbstractContextManager[object]]:
+        """Return the drafts as interceptors leave them, and what these have around the submit."""
         interceptors = self._context.hooks.interceptors
+        if not interceptors:
+            return Submission(drafts), _NO_HOOKS
         for submitting in overridden(interceptors, "submitting"):
             drafts = [submitting(draft) for draft in drafts]
         submission = Submission(drafts)
-        with entered(overridden(interceptors, "submission"), submission):
-            yield submission
+        return submission, entered(overridden(interceptors, "submission"), submission)
 
-    def _write(self, drafts: Sequence[Draft]) -> Plan[list[TaskHandle]]:
-        connection = joined_connection(drafts)
-        if self.ordered.takes(drafts):
-            return (yield from self.ordered.submission(drafts, connection))
+    async def _insert(
+        self, drafts: Sequence[Draft], connection: Any, writer: Writer, advance: Advance | None
+    ) -> list[TaskHandle]:
+        """Insert the tasks of the drafts into the task store, and announce them."""
+        context, connector = self._context, self._context.connector
+        store = connector.store
+
         order = self._order(drafts)
         stored = drafts if order is None else [drafts[position] for position in order]
-        tasks, submitted, notification = yield from self._insert(stored, connection)
+
+        tasks: list[NewTask] = []
+        if connection is None and len(drafts) > BULK:
+            pieces = store.bulk(self._encoded_pieces(stored, tasks))
+            submitted, notifications = await writer.write(store.database, pieces)
+            notification = joined(notifications)
+        else:
+            tasks = self._encode(stored)
+            steps: Steps[tuple[list[Submitted], Notification] | None]
+            if advance is None:
+                steps = store.submission(tasks)
+            else:
+                steps = store.as_sql().periodics.submission(advance, tasks)
+            written = await writer.write(store.database, steps, connection)
+            if written is None:
+                return []
+            submitted, notification = written
+        notification = connector.channel.carrying(notification, tasks, submitted)
+
         if order is not None:
             back = sorted(range(len(order)), key=order.__getitem__)
             tasks = [tasks[place] for place in back]
             submitted = [submitted[place] for place in back]
-        return self._announced(tasks, submitted, notification, connection)
+
+        context.announce(notification, connection)
+        context.observer.submitted(tasks)
+        own_notification = None if connection is None else notification
+        handlers = context.declared.handlers
+        return [
+            TaskHandle(connector, id, is_new, task.keep_result, own_notification, handlers)
+            for task, (id, is_new, _) in zip(tasks, submitted, strict=True)
+        ]
 
     def _order(self, drafts: Sequence[Draft]) -> list[int] | None:
         """Return the positions of the drafts in the order to store their tasks; None for that of
@@ -121,40 +149,6 @@ class Submitter:
         if any(declared[queue].order == "fifo" for queue in queues):
             return None
         return stored_order([draft.options for draft in drafts])
-
-    def _announced(
-        self,
-        tasks: Sequence[NewTask],
-        submitted: Sequence[Submitted],
-        notification: Notification,
-        connection: Any,
-    ) -> list[TaskHandle]:
-        context = self._context
-        context.announce(notification, connection)
-        context.observer.submitted(tasks)
-        own_notification = None if connection is None else notification
-        handlers = context.declared.handlers
-        return [
-            TaskHandle(context.connector, id, is_new, task.keep_result, own_notification, handlers)
-            for task, (id, is_new, _) in zip(tasks, submitted, strict=True)
-        ]
-
-    def _insert(
-        self, drafts: Sequence[Draft], connection: Any
-    ) -> Plan[tuple[list[NewTask], list[Submitted], Notification]]:
-        connector = self._context.connector
-        store = connector.store
-        if connection is None and len(drafts) > BULK:
-            tasks: list[NewTask] = []
-            steps = store.bulk(self._encoded_pieces(drafts, tasks))
-            submitted, notifications = yield PlannedWrite(store.database, steps)
-            notification = joined(notifications)
-        else:
-            tasks = self._encode(drafts)
-            submitted, notification = yield PlannedWrite(
-                store.database, store.submission(tasks), connection
-            )
-        return tasks, submitted, connector.channel.carrying(notification, tasks, submitted)
 
     def _encoded_pieces(
         self, drafts: Sequence[Draft], tasks: list[NewTask]

@@ -3,35 +3,17 @@ transaction; after a rollback, send none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any
 
 from fairlead.errors import ConfigurationError
 from fairlead.ports.notification import Notification
 
-
-class OpenTransactions:
-    """Open transactions of `App.transaction`, by the `id()` of their connection."""
-
-    def __init__(self) -> None:
-        self._open: dict[int, Transaction] = {}
-
-    def keep(self, connection: Any, notification: Notification) -> bool:
-        """Keep the notification until the transaction on this connection commits. Return False if
-        the connection has no open transaction."""
-        transaction = self._open.get(id(connection))
-        if transaction is not None:
-            transaction.notifications.append(notification)
-        return transaction is not None
-
-    def begin(self, connection: Any, transaction: Transaction) -> None:
-        """Register a transaction that has begun on this connection."""
-        self._open[id(connection)] = transaction
-
-    def end(self, connection: Any) -> None:
-        """Remove the transaction of this connection, because it has ended."""
-        self._open.pop(id(connection), None)
+Waiting = dict[int, list[Notification]]
+"""Notifications that wait for the commit of an open transaction, by the `id()` of its
+connection."""
 
 
 class Transaction:
@@ -39,38 +21,25 @@ class Transaction:
     psycopg (`async with`)."""
 
     def __init__(
-        self,
-        connection: Any,
-        transactions: OpenTransactions,
-        announce: Callable[[Notification], None],
+        self, connection: Any, waiting: Waiting, announce: Callable[[Notification], None]
     ) -> None:
         """Raises ConfigurationError for a class."""
         if isinstance(connection, type):
             raise ConfigurationError("app.transaction() takes an open connection, not a class")
         self._connection = connection
-        self._transactions = transactions
+        self._waiting = waiting
         self._announce = announce
         self._inner: Any = None
-        self.notifications: list[Notification] = []
+        self._notifications: list[Notification] = []
 
     def __enter__(self) -> Any:
         connection = self._connection
-        if hasattr(connection, "in_transaction") and hasattr(connection, "execute"):  # sqlite3
-            if connection.in_transaction:
-                raise ConfigurationError(
-                    "this connection already has an open transaction: commit it, or submit without"
-                    " app.transaction()"
-                )
-            connection.execute("BEGIN IMMEDIATE")
-        elif hasattr(connection, "transaction"):  # psycopg
-            self._inner = connection.transaction()
-            self._inner.__enter__()
+        if hasattr(connection, "in_transaction") and hasattr(connection, "execute"):
+            self._inner = _sqlite3(connection)
         else:
-            raise ConfigurationError(
-                "app.transaction() takes a connection of sqlite3 or psycopg, not"
-                f" {type(connection).__name__}"
-            )
-        self._transactions.begin(connection, self)
+            self._inner = _begin(connection, "sqlite3 or psycopg")
+        self._inner.__enter__()
+        self._waiting[id(connection)] = self._notifications
         return connection
 
     def __exit__(
@@ -79,31 +48,18 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._transactions.end(self._connection)
-        if self._inner is not None:
-            self._inner.__exit__(kind, error, trace)
-        else:
-            try:
-                if error is None:
-                    self._connection.commit()
-            finally:
-                self._connection.rollback()  # also after a commit that a constraint refused
-        if error is None:
-            self._announce_all()
+        self._waiting.pop(id(self._connection), None)
+        self._inner.__exit__(kind, error, trace)
+        self._announce_all(error)
 
     async def __aenter__(self) -> Any:
         connection = self._connection
-        if hasattr(connection, "in_transaction"):  # aiosqlite
-            await connection.execute("BEGIN IMMEDIATE")
-        elif hasattr(connection, "transaction"):  # asyncpg, psycopg
-            self._inner = connection.transaction()
-            await self._inner.__aenter__()
+        if hasattr(connection, "in_transaction"):
+            self._inner = _aiosqlite(connection)
         else:
-            raise ConfigurationError(
-                "app.transaction() takes a connection of aiosqlite, asyncpg or psycopg, not"
-                f" {type(connection).__name__}"
-            )
-        self._transactions.begin(connection, self)
+            self._inner = _begin(connection, "aiosqlite, asyncpg or psycopg")
+        await self._inner.__aenter__()
+        self._waiting[id(connection)] = self._notifications
         return connection
 
     async def __aexit__(
@@ -112,21 +68,48 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._transactions.end(self._connection)
-        if self._inner is not None:
-            await self._inner.__aexit__(kind, error, trace)
-        else:
-            try:
-                if error is None:
-                    await self._connection.commit()
-            finally:
-                await self._connection.rollback()
-        if error is None:
-            self._announce_all()
+        self._waiting.pop(id(self._connection), None)
+        await self._inner.__aexit__(kind, error, trace)
+        self._announce_all(error)
 
-    def _announce_all(self) -> None:
-        for notification in self.notifications:
+    def _announce_all(self, error: BaseException | None) -> None:
+        for notification in self._notifications if error is None else ():
             self._announce(notification)
+
+
+@contextmanager
+def _sqlite3(connection: Any) -> Iterator[None]:
+    if connection.in_transaction:
+        raise ConfigurationError(
+            "this connection already has an open transaction: commit it, or submit without"
+            " app.transaction()"
+        )
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.commit()
+    finally:
+        connection.rollback()  # also after a commit that a constraint refused
+
+
+@asynccontextmanager
+async def _aiosqlite(connection: Any) -> AsyncIterator[None]:
+    await connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        await connection.commit()
+    finally:
+        await connection.rollback()
+
+
+def _begin(connection: Any, known: str) -> Any:
+    """Return a transaction of the connection's own. Raise ConfigurationError for other connections
+    than the `known` ones."""
+    if not hasattr(connection, "transaction"):
+        raise ConfigurationError(
+            f"app.transaction() takes a connection of {known}, not {type(connection).__name__}"
+        )
+    return connection.transaction()
 
 
 def is_of_django(connection: Any) -> bool:
