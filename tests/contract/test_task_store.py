@@ -32,7 +32,7 @@ from fairlead.model import (
 )
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
-from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, Claim
+from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, ClaimTerms
 from fairlead.testing.contract import task_store as contract
 from fairlead.testing.contract.task_store import *  # noqa: F403
 from fairlead.testing.contract.tasks import (
@@ -253,33 +253,43 @@ async def test_a_batch_keeps_the_values_of_each_task_whichever_are_shared(
 ) -> None:
     """Claims and ends of a batch whose tasks share some of their values, and differ in others."""
     chance = random.Random(seed)
+    count = chance.choice([1, 2, 30])
 
     def column(*values: Any) -> list[Any]:
         shared = chance.choice(values)
-        return [shared if chance.random() < 0.5 else chance.choice(values) for _ in tasks]
+        return [shared if chance.random() < 0.5 else chance.choice(values) for _ in range(count)]
 
-    tasks = make(chance.choice([1, 2, 30]))
+    names = column("send", "ring")
+    tasks = [
+        msgspec.structs.replace(task, name=name)
+        for task, name in zip(make(len(names)), names, strict=True)
+    ]
     if chance.random() < 0.5:
         tasks[0] = msgspec.structs.replace(tasks[0], ordering_key="o")
     submit(store, tasks)
     await store.register_node("node-1", [], [], NOW, FACTS)
     draw = chance.choice([lambda *values: column(*values[:1]), column])
-    versions = draw(1, 2)
-    paths, stuck_ats = draw("hook", "poller"), draw(NOW + 5, NOW + SECOND)
-    policies = draw(0, RESUME_STUCK, IGNORE_STUCK)
-    claims = [
-        Claim(task.id, *fields, task.queue, task.ordering_key)
-        for task, *fields in zip(tasks, versions, paths, stuck_ats, policies, strict=True)
+    versions, paths = draw(1, 2), draw("hook", "poller")
+    policies = 0, RESUME_STUCK, IGNORE_STUCK
+    terms = {
+        name: ClaimTerms(chance.choice([NOW + 5, NOW + SECOND]), chance.choice(policies))
+        for name in ("send", "ring")
+    }
+    triggers = [
+        trigger
+        for each in zip(tasks, versions, paths, strict=True)
+        for trigger in wanted(each[:1], *each[1:])
     ]
-    chance.shuffle(claims)
-    won = {task.id: task for task in await store.claim("node-1", claims, NOW + 1)}
-    expected = {claim.id: claim for claim in claims if claim.version == 1}
+    chance.shuffle(triggers)
+    won = {task.id: task for task in await store.claim("node-1", triggers, NOW + 1, terms)}
+    expected = {each.id: each for each in triggers if each.version == 1}
     assert won.keys() == expected.keys()
     stuck = {each.task.id: each.to for each in await store.stuck(NOW + 9, 100)}
     assert stuck == {
-        claim.id: State.SUBMITTED if claim.policy & RESUME_STUCK else State.ERROR
-        for claim in expected.values()
-        if claim.stuck_at < NOW + 9 and not claim.policy & IGNORE_STUCK
+        each.id: State.SUBMITTED if policy & RESUME_STUCK else State.ERROR
+        for each in expected.values()
+        for stuck_at, policy in (terms[each.name],)
+        if stuck_at < NOW + 9 and not policy & IGNORE_STUCK
     }
     right = dict(zip(won, draw(True, False), strict=False))
     ends = [
@@ -415,7 +425,7 @@ async def test_a_task_that_succeeds_costs_four_row_operations(store: Store, coun
     store.database.run(_count_row_operations(store.database.dialect))
     tasks = make(count)
     submit(store, tasks)
-    held = await store.claim("node-1", wanted(tasks), NOW + 1)
+    held = await store.claim("node-1", wanted(tasks), NOW + 1, {})
     await store.complete("node-1", [done(task) for task in held])
     rows = store.database.run(
         _statement("SELECT operation, count(*) FROM row_operations GROUP BY operation")

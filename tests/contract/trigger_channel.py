@@ -35,7 +35,6 @@ from fairlead.model import (
     TriggerPath,
 )
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
-from fairlead.ports.task_store import Claim
 from fairlead.testing.contract.tasks import FACTS
 
 SOON = 60.0
@@ -182,11 +181,9 @@ class Reader:
     async def claim(self, triggers: Iterable[Trigger] | None = None) -> list[ClaimedTask]:
         """Claim these triggers, or all kept ones, and drop those that the store refuses."""
         wanted = list(self._kept.values() if triggers is None else triggers)
-        stuck_at = self.app.clock.now() + 3_600_000_000
-        claims = [Claim(t.id, t.version, t.path, stuck_at) for t in wanted]
         now = self.app.clock.now()
         await self.app.store.register_node(self.name, [], [], now, FACTS)
-        claimed = await self.app.store.claim(self.name, claims, now)
+        claimed = await self.app.store.claim(self.name, wanted, now, {})
         self.drop(wanted)
         return claimed
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from fairlead import App, Fixed
 from fairlead.clock import MICROS, SystemClock
 from fairlead.errors import ConfigurationError
-from fairlead.model import ClaimedTask
-from fairlead.ports.task_store import Claim
+from fairlead.model import ClaimedTask, Trigger
 from fairlead.testing import drain, running
 from tests.waiting import until
 
@@ -126,10 +126,10 @@ async def test_a_key_is_charged_for_no_task_whose_claim_the_store_refuses(
         store = node.parts.context.store
         claim, refused = store.claim, set[str]()
 
-        async def refuse(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-            if any(each.id in refused for each in wanted):
+        async def refuse(node: str, triggers: Sequence[Trigger], *more: Any) -> list[ClaimedTask]:
+            if any(each.id in refused for each in triggers):
                 raise ValueError("refused alone")
-            return await claim(node, wanted, now)
+            return await claim(node, triggers, *more)
 
         monkeypatch.setattr(store, "claim", refuse)
         refused.add((await work.options(fairness_key="a").submit_async(key="never")).id)

@@ -152,7 +152,7 @@ def test_a_search_for_an_unfinished_task_reads_none_of_those_behind_it(
     store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     (retried,) = make(1)
     store.database.run(store.submission([retried]))
-    (held,) = store.database.run(store._claim("node", wanted([retried]), NOW))
+    (held,) = store.database.run(store._claim("node", wanted([retried]), NOW, {}))
     retry = done(held, outcome="retried", next_state="WAITING", run_at=NOW + SECOND)
     store.database.run(store.completion("node", [retry]))
     store.database.run(store.submission(make(20_000, run_at=NOW + 60 * SECOND)))
@@ -177,7 +177,7 @@ def test_a_claim_reads_no_heartbeats_that_were_sent_beside_an_open_transaction(
                 store.database.run(store._heartbeat("node", NOW + number))
             (task,) = make(1)
             store.database.run(store.submission([task]))
-            do(store._claim("node", wanted([task]), NOW), explain)
+            do(store._claim("node", wanted([task]), NOW, {}), explain)
             pages.append(explain.findings[-1].buffers)
         assert pages[1] <= pages[0] + 1, pages
 
@@ -259,7 +259,7 @@ def _run_tasks(store: PostgresTaskStore, explain: Explainer, count: int) -> None
     tasks = make(count)
     do(store.submission(tasks), explain)
     do(store._register_node("node", "[]", "[]", NOW, FACTS), explain)
-    claimed = do(store._claim("node", wanted(tasks), NOW), explain)
+    claimed = do(store._claim("node", wanted(tasks), NOW, {}), explain)
     do(store._still_held("node", [task.id for task in claimed]), explain)
     do(store.completion("node", [done(task) for task in claimed]), explain)
 
@@ -309,7 +309,7 @@ def test_the_claim_of_an_ordering_key_reads_no_rows_of_its_tasks_that_ran_beside
 def _run_keyed(store: PostgresTaskStore, explain: Explainer, id: str) -> None:
     ((head, _),) = do(store.ordered([("mail", "one")], 1), explain)
     assert head.id == id
-    (held,) = do(store._claim("node", wanted([head], head.version), NOW), explain)
+    (held,) = do(store._claim("node", wanted([head], head.version), NOW, {}), explain)
     do(store.completion("node", [done(held)]), explain)
 
 
@@ -353,7 +353,7 @@ def _raise_floor(store: PostgresTaskStore) -> NewTask:
     store.database.run(store.submission([*ran, waiting]))
     for task in ran:
         store.database.run(store.lanes())
-        (held,) = store.database.run(store._claim("node", wanted([task]), NOW))
+        (held,) = store.database.run(store._claim("node", wanted([task]), NOW, {}))
         store.database.run(store.completion("node", [done(held)]))
     assert store._key_floors.of("mail", "one").id == ran[-1].id
     return waiting
@@ -365,9 +365,11 @@ def _check_order(store: PostgresTaskStore, tasks: Sequence[NewTask]) -> None:
     heads = [trigger for trigger, _ in heads]
     for number, head in enumerate(heads):
         if number % 50 == 0:
-            assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW)) == []
-        (held,) = store.database.run(store._claim("node", wanted([head], head.version), NOW))
-        assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW)) == []
+            assert (
+                store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW, {})) == []
+            )
+        (held,) = store.database.run(store._claim("node", wanted([head], head.version), NOW, {}))
+        assert store.database.run(store._claim("node", wanted(heads[number + 1 :]), NOW, {})) == []
         store.database.run(store.completion("node", [done(held)]))
 
 
@@ -394,7 +396,7 @@ def test_a_claimed_task_that_is_handed_back_is_found_at_its_old_position(
     (kept,) = make(1)
     store.database.run(store.submission([kept]))
     store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
-    store.database.run(store._claim("node", wanted([kept]), NOW))
+    store.database.run(store._claim("node", wanted([kept]), NOW, {}))
     for _ in range(5):
         store.database.run(store.submission(make(3)))
         with store.database.connection() as connection:

@@ -16,8 +16,8 @@ from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.lane_floors import Mark
 from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
-from fairlead.model import State
-from fairlead.ports.task_store import Claim
+from fairlead.model import State, Submitted
+from fairlead.ports.task_store import ClaimTerms
 from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, done, make, wanted
 from tests import tiers
 
@@ -87,8 +87,8 @@ class Waiting:
         if self.ready:
             id, version = self.random.choice([*self.ready.items()])
             del self.ready[id]
-            claim = Claim(id, version, "hook", NOW + 60 * SECOND, 0, "mail", None)
-            (held,) = self.store.database.run(self.store._claim("node", [claim], NOW))
+            triggers = wanted([Submitted(id, True)], version)
+            (held,) = self.store.database.run(self.store._claim("node", triggers, NOW, {}))
             at = NOW + self.random.randrange(1, 100) * SECOND
             is_again = self.random.random() < 0.5
             again = {"outcome": "failed", "next_state": State.WAITING, "run_at": at}
@@ -164,8 +164,8 @@ def test_stuck_tasks_of_a_long_lane_are_found_page_by_page(
     store.database.run(store.submission([*tasks, *others]))
     stuck = [tasks[3], tasks[4], tasks[20], tasks[34], others[2]]
     for number, task in enumerate(stuck):
-        claims = wanted([task], stuck_at=NOW + SECOND - number)
-        assert len(store.database.run(store._claim("node", claims, NOW))) == 1
+        terms = {task.name: ClaimTerms(NOW + SECOND - number)}
+        assert len(store.database.run(store._claim("node", wanted([task]), NOW, terms))) == 1
 
     def found(limit: int = 10) -> list[str]:
         return [each.task.id for each in asyncio.run(store.stuck(NOW + 2 * SECOND, limit))]

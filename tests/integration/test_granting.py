@@ -15,9 +15,8 @@ import pytest
 from fairlead import App, Fixed, Limit, LimitTree
 from fairlead.core.sharding.shares import PartitionShares
 from fairlead.engine.node import Node
-from fairlead.model import ClaimedTask, TriggerPath
+from fairlead.model import ClaimedTask, Trigger, TriggerPath
 from fairlead.model.peer import Grant, PeerMessage, Result, Want
-from fairlead.ports.task_store import Claim
 from fairlead.testing import running, settled
 from tests.tiers import seeds
 from tests.waiting import until
@@ -339,8 +338,8 @@ async def test_a_key_is_charged_for_no_task_whose_claim_another_node_lost(
         owner, helper = owner_first(nodes)
         store, lost = helper.parts.context.store, list[str]()
 
-        async def lose(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-            lost.extend(each.id for each in wanted)
+        async def lose(node: str, triggers: Sequence[Trigger], *_: Any) -> list[ClaimedTask]:
+            lost.extend(each.id for each in triggers)
             return []
 
         monkeypatch.setattr(store, "claim", lose)

@@ -13,7 +13,7 @@ from fairlead.errors import InvalidTask, NotAllowed, StaleVersion, UnknownTask
 from fairlead.operate.changes import Cancel, Fail, NewValues, Resume
 from fairlead.operate.store.actions import BulkAction
 from fairlead.testing import drain, running, settled
-from fairlead.testing.contract.tasks import FACTS
+from fairlead.testing.contract.tasks import FACTS, wanted
 from tests.builders import changed_all
 
 pytestmark = pytest.mark.virtual_time
@@ -149,14 +149,12 @@ async def test_tasks_changed_while_a_worker_holds_them_run_once_in_their_new_pla
 async def test_a_waiting_task_can_be_resumed_early_and_a_running_one_by_force_only(
     shop,
 ) -> None:
-    from fairlead.ports.task_store import Claim
-
     app, pay, bad, ran = shop
     waiting = pay.options(run_at=datetime.now(UTC) + LATER).submit(n=1)
     held = pay.submit(n=2)
     now = app.clock.now()
     await app.store.register_node("ghost", [], [], now, FACTS)
-    assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", now)], now)) == 1
+    assert len(await app.store.claim("ghost", wanted([held]), now, {})) == 1
     with pytest.raises(NotAllowed, match="force"):
         app.management.resume(held.id)
     app.management.resume(held.id, force=True)

@@ -63,7 +63,7 @@ def _failed(task: Any, to: State, **more: Any) -> Any:
 def _claim(store: PostgresTaskStore, explain: Explainer, tasks: Sequence[Any], by: int = 1) -> Any:
     do(store._register_node("node", "[]", "[]", NOW, FACTS), explain)
     claims = wanted(tasks, version=by)
-    return do(store._claim("node", claims, NOW), explain)
+    return do(store._claim("node", claims, NOW, {}), explain)
 
 
 def _work(store: PostgresTaskStore, explain: Explainer, size: int) -> None:

@@ -6,14 +6,14 @@ import asyncio
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fairlead import App
 from fairlead.engine import claimers, reconciler
 from fairlead.errors import StoreUnavailable
-from fairlead.model import ClaimedTask
-from fairlead.ports.task_store import Claim
+from fairlead.model import ClaimedTask, Trigger
 from fairlead.testing import running
 from tests.waiting import until
 
@@ -115,11 +115,11 @@ async def test_tasks_that_the_store_does_not_take_back_stop_no_worker_and_no_oth
     monkeypatch.setattr(reconciler, "LATE_SECONDS", 0.3)
     claim, lost = app.store.claim, set[str]()
 
-    async def lose_first(node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        claimed = await claim(node, wanted, now)
-        if lost.issuperset(each.id for each in wanted):
+    async def lose_first(node: str, triggers: Sequence[Trigger], *more: Any) -> list[ClaimedTask]:
+        claimed = await claim(node, triggers, *more)
+        if lost.issuperset(each.id for each in triggers):
             return claimed
-        lost.update(each.id for each in wanted)
+        lost.update(each.id for each in triggers)
         raise StoreUnavailable("the response to the claim was lost")
 
     monkeypatch.setattr(app.store, "claim", lose_first)

@@ -20,9 +20,8 @@ from fairlead.engine.pollers import Pollers
 from fairlead.engine.settings import Intervals, NodeSettings
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Silent
-from fairlead.ports.task_store import Claim
 from fairlead.testing import drain, running
-from fairlead.testing.contract.tasks import FACTS
+from fairlead.testing.contract.tasks import FACTS, wanted
 from tests.attempts import outcomes, reaches
 from tests.builders import idle
 
@@ -84,8 +83,6 @@ def ghost_beats(app: App, ago_seconds: float) -> None:
 
 
 async def test_tasks_of_a_lost_node_are_resumed_once(app: App) -> None:
-    from fairlead.ports.task_store import Claim
-
     runs: list[int] = []
 
     @app.task
@@ -95,8 +92,7 @@ async def test_tasks_of_a_lost_node_are_resumed_once(app: App) -> None:
     handles = note.submit_many([{"n": n} for n in range(50)])
     ghost_beats(app, 60)
     now = app.clock.now()
-    wanted = [Claim(handle.id, 1, "hook", 1 << 62) for handle in handles]  # never stuck
-    assert len(await app.store.claim("ghost", wanted, now)) == 50
+    assert len(await app.store.claim("ghost", wanted(handles), now, {})) == 50
     await drain(app)
     assert sorted(runs) == list(range(50))
     assert {tuple(outcomes(app, handle)) for handle in handles} == {("lost", "done")}
@@ -104,15 +100,13 @@ async def test_tasks_of_a_lost_node_are_resumed_once(app: App) -> None:
 
 
 async def test_the_start_of_a_node_changes_no_task_of_a_living_node(app: App) -> None:
-    from fairlead.ports.task_store import Claim
-
     @app.task(processing=Processing(when_stuck="error"))
     async def note(n: int) -> None: ...
 
     held = note.submit(n=1)
     ghost_beats(app, 0)
     now = app.clock.now()
-    assert len(await app.store.claim("ghost", [Claim(held.id, 1, "hook", 1 << 62)], now)) == 1
+    assert len(await app.store.claim("ghost", wanted([held]), now, {})) == 1
     other = note.submit(n=2)
     async with running(app):
         await reaches(app, other, State.DONE)
@@ -127,9 +121,7 @@ async def test_a_node_that_starts_after_an_outage_waits_for_the_heartbeats_of_th
     note = idle(app, "note")
     held = note.submit()
     ghost_beats(app, 60)
-    assert len(
-        await app.store.claim("ghost", [Claim(held.id, 1, "hook", 1 << 62)], app.clock.now())
-    )
+    assert await app.store.claim("ghost", wanted([held]), app.clock.now(), {})
     async with running(app):
         await asyncio.sleep(SILENT_SECONDS - HEARTBEAT_SECONDS)
         for _ in range(3):

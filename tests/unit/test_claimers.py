@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.execution import Execution
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.pollers import Pollers
 from fairlead.errors import BatchTooLarge
-from fairlead.model import ClaimedTask
+from fairlead.model import ClaimedTask, Trigger
 from fairlead.ports.observer import Silent
-from fairlead.ports.task_store import Claim, Woken
+from fairlead.ports.task_store import Woken
 from tests.builders import trigger
 from tests.simulation.virtual_clock import VirtualClock
 
@@ -34,11 +35,11 @@ class Limited:
         if count > self.most:
             raise BatchTooLarge("raise temp_file_limit")
 
-    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        self._check(len(wanted))
+    async def claim(self, node: str, triggers: Sequence[Trigger], *_: Any) -> list[ClaimedTask]:
+        self._check(len(triggers))
         return [
             ClaimedTask(each.id, each.version + 1, 1, 1, b"{}", "json", 0, False, None)
-            for each in wanted
+            for each in triggers
         ]
 
     async def wake_due(self, now: int, limit: int) -> Woken:

@@ -34,11 +34,12 @@ from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_store import (
     IGNORE_STUCK,
+    PLAIN_TERMS,
     RESUME_STUCK,
     SKIP_FAILED,
-    Claim,
     Completed,
     Stuck,
+    Terms,
     Woken,
 )
 from fairlead_toy.incidents import ToyIncidents
@@ -313,17 +314,19 @@ class ToyStore:
         return [id for id, version in tasks if id not in rows or rows[id].version != version]
         yield
 
-    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+    async def claim(
+        self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
+    ) -> list[ClaimedTask]:
         won = []
         with self.database.lock:
-            for claim in wanted if node in self._nodes else ():
-                row = self._rows.get(claim.id)
-                if row is None or row.state is not State.SUBMITTED or row.version != claim.version:
+            for trigger in triggers if node in self._nodes else ():
+                row = self._rows.get(trigger.id)
+                if row is None or (row.state, row.version) != (State.SUBMITTED, trigger.version):
                     continue
                 if self._must_wait(row):
                     continue
                 row.state, row.node, row.claimed_at = State.PROCESSING, node, now
-                row.stuck_at, row.policy = claim.stuck_at, claim.policy
+                row.stuck_at, row.policy = terms.get(trigger.name, PLAIN_TERMS)
                 row.version, row.attempt, row.tries = (
                     row.version + 1,
                     row.attempt + 1,

@@ -20,7 +20,13 @@ from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.pauses import outage_pause
 from fairlead.ports.task_records import TaskVersion
-from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, SKIP_FAILED, Claim
+from fairlead.ports.task_store import (
+    IGNORE_STUCK,
+    PLAIN_TERMS,
+    RESUME_STUCK,
+    SKIP_FAILED,
+    ClaimTerms,
+)
 from fairlead.refused_writes import RefusedWrites, error_line
 
 log = logging.getLogger("fairlead.dispatcher")
@@ -31,7 +37,6 @@ MOST_AT_ONCE = 10_000
 RETRY_CLAIM = 10.0
 """Seconds until a refused claim is tried again."""
 
-_NEVER_STUCK = 1 << 62
 _WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
 
 T = TypeVar("T", Trigger, Execution)
@@ -98,20 +103,9 @@ class TaskClaimer:
         context, clock = self._context, self._context.clock
         self._intake.taken(triggers)
         now = clock.now()
-        wanted = [
-            Claim(
-                t.id,
-                t.version,
-                t.path,
-                *self._stuck_at_and_policy(t.name, now),
-                t.queue,
-                t.ordering_key,
-            )
-            for t in triggers
-        ]
         self._being_claimed = triggers
         try:
-            claimed, refused = await self._claim(wanted, now)
+            claimed, refused = await self._claim(triggers, now)
         except StoreUnavailable as error:
             self._being_claimed = ()
             log.warning(
@@ -161,7 +155,7 @@ class TaskClaimer:
         return executions
 
     async def _claim(
-        self, wanted: Sequence[Claim], now: int
+        self, triggers: Sequence[Trigger], now: int
     ) -> tuple[list[ClaimedTask], dict[str, Exception]]:
         """Claim tasks, in smaller batches if the store refuses some. Return the claimed tasks, and
         the error of each refused claim by the id of its task. Raise StoreUnavailable; the store may
@@ -170,14 +164,15 @@ class TaskClaimer:
             raise StoreUnavailable("no heartbeat of this node has reached the store")
         claimed: list[ClaimedTask] = []
         refused: dict[str, Exception] = {}
-        pieces = [wanted]  # the next one last
+        terms = {name: self._terms(name, now) for name in {t.name for t in triggers}}
+        pieces = [triggers]  # the next one last
         while pieces:
             piece = pieces.pop()
             if len(piece) > self._size.now:
                 pieces.append(piece[self._size.now :])
                 piece = piece[: self._size.now]
             try:
-                claimed += await self._context.store.claim(self._context.name, piece, now)
+                claimed += await self._context.store.claim(self._context.name, piece, now, terms)
             except Exception as error:
                 is_ours = isinstance(error, FairleadError) and not isinstance(error, WriteRefused)
                 if is_ours or is_outage(error):
@@ -270,16 +265,16 @@ class TaskClaimer:
             self._batches &= kept
             await self._context.store.drop_claims(self._context.name, sorted(kept))
 
-    def _stuck_at_and_policy(self, name: str, now: int) -> tuple[int, int]:
-        """Return `stuck_at` and `policy` of a claim."""
+    def _terms(self, name: str, now: int) -> ClaimTerms:
+        """Return the terms of a claim of tasks with this name."""
         handler = self._context.served.handlers.get(name)
         if handler is None:
-            return _NEVER_STUCK, 0
+            return PLAIN_TERMS
         processing, policy = handler.processing, SKIP_FAILED if handler.skips_failed else 0
         if processing.max_stuck is None:
-            return _NEVER_STUCK, policy
+            return ClaimTerms(policy=policy)
         policy |= _WHEN_STUCK[processing.when_stuck]
-        return now + round(processing.max_stuck * MICROS), policy
+        return ClaimTerms(now + round(processing.max_stuck * MICROS), policy)
 
     def _release_slots(self, triggers: Sequence[Trigger], holds_slots: bool) -> None:
         if holds_slots:

@@ -7,12 +7,11 @@ Every store implements `TaskStore`; a new store begins here. Those in SQL tables
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import msgspec
-
 from fairlead.model import (
+    NEVER,
     ClaimedTask,
     Finish,
     LaneKey,
@@ -30,33 +29,33 @@ if TYPE_CHECKING:
     from fairlead.ports.sql_store import SqlStore
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A claim of one task: it wins if the task is SUBMITTED at exactly this version."""
+class ClaimTerms(NamedTuple):
+    """Terms on which a node claims the tasks of one name."""
 
-    id: str
-    version: int
-    path: str
-    stuck_at: int
+    stuck_at: int = NEVER
     """Instant after which the task is stuck even if its node lives (microseconds since the
     epoch)."""
     policy: int = 0
-    """Treatment of the task if it gets stuck or ends in ERROR: bits of RESUME_STUCK, SKIP_FAILED
-    and IGNORE_STUCK. The claim stores the bits, so that nodes without a handler for the task follow
+    """Treatment of a task that gets stuck or ends in ERROR: bits of RESUME_STUCK, SKIP_FAILED and
+    IGNORE_STUCK. The claim stores the bits, so that nodes without a handler for the task follow
     them too."""
-    queue: str = ""
-    ordering_key: str | None = None
-    """Ordering key of the task, if known. A store may then find the other tasks of the key faster;
-    the result of the claim is the same without it."""
 
+
+Terms = Mapping[str, ClaimTerms]
+"""Terms of a claim by the names of its tasks."""
+
+PLAIN_TERMS = ClaimTerms()
+"""Terms of a name without terms of its own: its tasks never get stuck."""
 
 RESUME_STUCK = 1
-"""Bit of `Claim.policy`: resume a stuck task. Without this bit, a stuck task moves to ERROR."""
+"""Bit of `ClaimTerms.policy`: resume a stuck task. Without the bit, the task moves to ERROR."""
 
 SKIP_FAILED = 2
-"""Bit of `Claim.policy`: a task in ERROR does not hold back the later tasks of its ordering key."""
+"""Bit of `ClaimTerms.policy`: a task in ERROR does not hold back the later tasks of its ordering
+key."""
 
 IGNORE_STUCK = 4
-"""Bit of `Claim.policy`: report a stuck task, and change nothing."""
+"""Bit of `ClaimTerms.policy`: report a stuck task, and change nothing."""
 
 
 class Stuck(NamedTuple):
@@ -150,11 +149,13 @@ class TaskStore(OrderedStore, Protocol):
         """Return the ids of those tasks, given by (id, version), that have ended or have another
         version now."""
 
-    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
-        """Move the tasks that still have the wanted version from SUBMITTED to PROCESSING; of many
-        claims of a task exactly one wins. Refuse all of a node that is not registered, because
-        nobody would notice its death. A task with an ordering key is refused until all tasks
-        before it, in (run_at, submission) order, have ended."""
+    async def claim(
+        self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
+    ) -> list[ClaimedTask]:
+        """Move the tasks that still have the version of their trigger from SUBMITTED to PROCESSING,
+        on the terms of their names; of many claims of a task exactly one wins. Refuse all of a node
+        that is not registered, because nobody would notice its death. A task with an ordering key
+        is refused until all tasks before it, in (run_at, submission) order, have ended."""
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
         """End the attempts and move their tasks on, in one transaction; refuse those whose version

@@ -47,7 +47,7 @@ from fairlead.model.history import START, Position, Reader
 from fairlead.ports.cluster_state import ClusterState, NodeRecord
 from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
 from fairlead.ports.statements import Copy, Row, Steps
-from fairlead.ports.task_store import Claim, Completed, Woken
+from fairlead.ports.task_store import PLAIN_TERMS, Completed, Terms, Woken
 
 _MARK_SECONDS = 0.05
 """Seconds after which a claim with ordering keys, or a search for due tasks, reads a new mark, so
@@ -322,24 +322,30 @@ class PostgresTaskStore(SqlTaskStore):
     def _floor_rows(self) -> str:
         return batch(self._floors.rows())
 
-    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+    async def claim(
+        self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
+    ) -> list[ClaimedTask]:
         # Need not be durable: if a crash of the server undoes a claim, the store refuses the end of
         # its run.
-        if self._marks.is_late and any(w.ordering_key is not None for w in wanted):
+        if self._marks.is_late and any(t.ordering_key is not None for t in triggers):
             await self.database.read(self._marks.read())
-        return await self.database.run_async(self._claim(node, wanted, now), durable=False)
+        return await self.database.run_async(self._claim(node, triggers, now, terms), durable=False)
 
-    def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
+    def _claim(
+        self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
+    ) -> Steps[list[ClaimedTask]]:
         # Sorted by id, so that two nodes with the same tasks cannot deadlock.
-        wanted = sorted(wanted, key=_by_id)
-        ids, versions = [w.id for w in wanted], _once([w.version for w in wanted])
-        paths, stuck_ats = _once([w.path for w in wanted]), _once([w.stuck_at for w in wanted])
-        policies = _once([w.policy for w in wanted])
+        triggers = sorted(triggers, key=_by_id)
+        ids, versions = [t.id for t in triggers], _once([t.version for t in triggers])
+        paths = _once([t.path for t in triggers])
+        named = [terms.get(t.name, PLAIN_TERMS) for t in triggers]
+        stuck_ats = _once([each.stuck_at for each in named])
+        policies = _once([each.policy for each in named])
         settled = self._key_floors.settled()
         params = (ids, versions, paths, stuck_ats, policies, node, now)
-        keys = {w.id: (w.queue, w.ordering_key) for w in wanted if w.ordering_key is not None}
+        keys = {t.id: (t.queue, t.ordering_key) for t in triggers if t.ordering_key is not None}
         # Most claims have no ordering key, and need none of the floors.
-        floors = [self._key_floors.of(w.queue, w.ordering_key) for w in wanted] if keys else []
+        floors = [self._key_floors.of(t.queue, t.ordering_key) for t in triggers] if keys else []
         columns = ([floor[n] for floor in floors] for n in range(3))
 
         def result(rows: Sequence[Row]) -> list[ClaimedTask]:

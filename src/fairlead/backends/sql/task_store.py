@@ -54,10 +54,10 @@ from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
 from fairlead.ports.task_store import (
     RESUME_STUCK,
-    Claim,
     Completed,
     Stuck,
     TaskStore,
+    Terms,
     Woken,
 )
 
@@ -234,7 +234,9 @@ class SqlTaskStore(SqlTaskRecords):
     def changed(self, tasks: Sequence[tuple[str, int]]) -> Steps[list[str]]:
         return [row[0] for row in (yield self.statement("changed", batch(tasks)))]
 
-    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+    async def claim(
+        self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
+    ) -> list[ClaimedTask]:
         raise NotImplementedError
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:

@@ -9,10 +9,10 @@ from fairlead.backends.sql.rows import batch, ended_attempt, fields_of, lanes_of
 from fairlead.backends.sql.sql_file import load
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.backends.sqlite.database import SqliteDatabase
-from fairlead.model import ClaimedTask, Finish, NewTask, State
+from fairlead.model import ClaimedTask, Finish, NewTask, State, Trigger
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Many, Row, Steps
-from fairlead.ports.task_store import Claim, Completed
+from fairlead.ports.task_store import PLAIN_TERMS, Completed, Terms
 
 FEW = 8
 """Greatest number of tasks whose claim takes less time than the change to another thread."""
@@ -56,22 +56,27 @@ class SqliteTaskStore(SqlTaskStore):
             ready=lanes_of(ready), due=min((t.run_at for t in tasks if not t.is_due), default=None)
         ), positions
 
-    async def claim(self, node: str, wanted: Sequence[Claim], now: int) -> list[ClaimedTask]:
+    async def claim(
+        self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
+    ) -> list[ClaimedTask]:
         # Need not be durable: a power cut that undoes a claim also ends its run.
-        if len(wanted) <= FEW:
-            return await self.database.run_quickly(lambda: self._claim(node, wanted, now))
-        return await self.database.run_async(self._claim(node, wanted, now), durable=False)
+        if len(triggers) <= FEW:
+            return await self.database.run_quickly(lambda: self._claim(node, triggers, now, terms))
+        return await self.database.run_async(self._claim(node, triggers, now, terms), durable=False)
 
-    def _claim(self, node: str, wanted: Sequence[Claim], now: int) -> Steps[list[ClaimedTask]]:
-        alike: dict[tuple[str, int, int], list[tuple[str, int]]] = {}
-        for w in wanted:
-            alike.setdefault((w.path, w.stuck_at, w.policy), []).append((w.id, w.version))
+    def _claim(
+        self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
+    ) -> Steps[list[ClaimedTask]]:
+        alike: dict[tuple[str, tuple[int, int]], list[tuple[str, int]]] = {}
+        for t in triggers:
+            key = t.path, terms.get(t.name, PLAIN_TERMS)
+            alike.setdefault(key, []).append((t.id, t.version))
         rows: list[Row] = []
-        for (path, stuck_at, policy), tasks in alike.items():
+        for (path, (stuck_at, policy)), tasks in alike.items():
             rows += yield self.statement("claim", batch(tasks), node, now, path, stuck_at, policy)
         if not rows:
             return []
-        earliest = min(stuck_at for _, stuck_at, _ in alike)
+        earliest = min(stuck_at for _, (stuck_at, _) in alike)
         seqs = batch([row[-1] for row in rows])
         ((number,),) = yield self.statement("note_claim", node, earliest, seqs)
         return [ClaimedTask(*(*row, number)) for row in rows]

@@ -18,13 +18,13 @@ from fairlead.model import (
     NewTask,
     State,
     Submitted,
+    TriggerPath,
 )
 from fairlead.ports.notification import Lane
 from fairlead.ports.task_store import (
     IGNORE_STUCK,
     RESUME_STUCK,
     SKIP_FAILED,
-    Claim,
     TaskStore,
 )
 from fairlead.testing.contract.ordered_store import (  # noqa: F401
@@ -501,7 +501,9 @@ async def test_due_tasks_become_ready_in_the_order_of_their_time(store: TaskStor
     assert (await store.wake_due(NOW + 7 * SECOND, 3)).moved == 1
     assert await store.next_due() == NOW + 9 * SECOND
     await store.register_node("n", [], [], NOW, FACTS)
-    (task,) = await store.claim("n", [Claim(tasks[3].id, 2, "poller", NOW)], NOW + 8 * SECOND)
+    (task,) = await store.claim(
+        "n", wanted(tasks[3:4], 2, TriggerPath.POLLER), NOW + 8 * SECOND, {}
+    )
     assert task.ready_at == NOW + 7 * SECOND
 
 
@@ -537,7 +539,7 @@ async def test_a_node_that_was_dropped_claims_nothing_and_leaves_nothing(store: 
     submit(store, tasks)
     await claimed(store, tasks[:1])
     await store.drop_node("node-1")
-    assert await store.claim("node-1", wanted(tasks[1:]), NOW) == []
+    assert await store.claim("node-1", wanted(tasks[1:]), NOW, {}) == []
     assert (await store.resume_lost(["node-1"], NOW + 9, 10)).moved == 1
     await store.drop_node("node-1")
     assert len(await claimed(store, tasks[1:])) == 1

@@ -8,9 +8,18 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead.core.ids import IdSource, id_text
-from fairlead.model import ClaimedTask, Finish, LaneKey, NewTask, Submitted, TaskRecord, Trigger
+from fairlead.model import (
+    ClaimedTask,
+    Finish,
+    LaneKey,
+    NewTask,
+    Submitted,
+    TaskRecord,
+    Trigger,
+    TriggerPath,
+)
 from fairlead.ports.cluster_state import NodeFacts
-from fairlead.ports.task_store import Claim, TaskStore
+from fairlead.ports.task_store import ClaimTerms, TaskStore
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -71,33 +80,39 @@ def without_positions(submitted: Sequence[Submitted]) -> list[Submitted]:
 
 
 def wanted(
-    tasks: Sequence[Versioned],
-    version: int = 1,
-    stuck_at: int = NOW + 60 * SECOND,
-    policy: int = 0,
-) -> list[Claim]:
-    """Return the claims for these tasks, all at one version and with one policy. `stuck_at`:
-    microseconds since the epoch."""
+    tasks: Sequence[Versioned], version: int = 1, path: str = TriggerPath.HOOK
+) -> list[Trigger]:
+    """Return triggers of these tasks, all at one version."""
+    [plain] = make()
     return [
-        Claim(
-            task.id,
-            version,
-            "hook",
-            stuck_at,
-            policy,
-            getattr(task, "queue", ""),
-            getattr(task, "ordering_key", None),
+        Trigger(
+            id=task.id,
+            version=version,
+            path=path,
+            **{name: getattr(task, name, getattr(plain, name)) for name in _OF_TASK},
         )
         for task in tasks
     ]
 
 
+_OF_TASK = {*Trigger.__struct_fields__} & {*NewTask.__struct_fields__} - {"id"}
+"""Fields of a trigger that its task has too."""
+
+
 async def claimed(
-    store: TaskStore, tasks: Sequence[Versioned], node: str = "node-1", **more: Any
+    store: TaskStore,
+    tasks: Sequence[Versioned],
+    node: str = "node-1",
+    version: int = 1,
+    stuck_at: int = NOW + 60 * SECOND,
+    policy: int = 0,
 ) -> list[ClaimedTask]:
-    """Register the node, and claim the tasks one microsecond after NOW; return the won ones."""
+    """Register the node, and claim the tasks one microsecond after NOW; return the won ones.
+    `stuck_at`: microseconds since the epoch."""
     await store.register_node(node, [], [], NOW, FACTS)
-    return await store.claim(node, wanted(tasks, **more), NOW + 1)
+    triggers = wanted(tasks, version)
+    terms = dict.fromkeys((each.name for each in triggers), ClaimTerms(stuck_at, policy))
+    return await store.claim(node, triggers, NOW + 1, terms)
 
 
 def done(task: ClaimedTask, **changes: Any) -> Finish:
