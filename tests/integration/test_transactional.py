@@ -18,9 +18,9 @@ import fairlead
 from fairlead import App, Fixed, NoRetry, State
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.clock import MICROS
-from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.executors.invocation import Invocation
 from fairlead.engine.node import Node
+from fairlead.engine.run import CancelReason, Run
 from fairlead.testing import drain, running, settled
 from tests.attempts import SOON, of_kind, outcomes
 from tests.waiting import until
@@ -240,15 +240,15 @@ def _begin_after(begun: list[int], most: int, monkeypatch: pytest.MonkeyPatch) -
     """Let `effect` ask for its transaction when `most` others have begun."""
     begin, begin_async = Invocation._transaction, Invocation._transaction_async
 
-    def transaction(self: Invocation, execution: Execution) -> Any:
-        while execution.trigger.name == "effect" and len(begun) < most:
+    def transaction(self: Invocation, run: Run) -> Any:
+        while run.trigger.name == "effect" and len(begun) < most:
             time.sleep(0.001)
-        return begin(self, execution)
+        return begin(self, run)
 
     @asynccontextmanager
-    async def transaction_async(self: Invocation, execution: Execution) -> AsyncIterator[Any]:
-        await until(lambda: not (execution.trigger.name == "effect" and len(begun) < most))
-        async with begin_async(self, execution) as connection:
+    async def transaction_async(self: Invocation, run: Run) -> AsyncIterator[Any]:
+        await until(lambda: not (run.trigger.name == "effect" and len(begun) < most))
+        async with begin_async(self, run) as connection:
             yield connection
 
     monkeypatch.setattr(Invocation, "_transaction", transaction)
@@ -257,5 +257,5 @@ def _begin_after(begun: list[int], most: int, monkeypatch: pytest.MonkeyPatch) -
 
 def _stopped(node: Node, task_id: str) -> bool:
     """Return whether the node has stopped a run of the task for its timeout."""
-    execution = node.parts.context.in_flight.get(task_id)
-    return execution is not None and execution.cancel_reason is CancelReason.TIMEOUT
+    run = node.parts.context.in_flight.get(task_id)
+    return run is not None and run.cancel_reason is CancelReason.TIMEOUT

@@ -158,11 +158,11 @@ def a_claim_ignores_the_version(patch: Patch) -> None:
 
 
 def a_transaction_commits_without_its_completion(patch: Patch) -> None:
-    async def run(self: Invocation, execution: Any, /, *args: Any, **kwargs: Any) -> Any:
+    async def in_transaction(self: Invocation, run: Any, /, *args: Any, **kwargs: Any) -> Any:
         async with self._database.transaction_async() as connection:
-            return await execution.handler.function(*args, **kwargs, connection=connection)
+            return await run.handler.function(*args, **kwargs, connection=connection)
 
-    patch.setattr(Invocation, "_in_transaction_async", run)
+    patch.setattr(Invocation, "_in_transaction_async", in_transaction)
 
 
 def failed_runs_are_not_repeated(patch: Patch) -> None:

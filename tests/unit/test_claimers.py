@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from fairlead.engine.claimers import TaskClaimer
-from fairlead.engine.execution import Execution
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.pollers import Pollers
+from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge
 from fairlead.model import ClaimedTask, Trigger
 from fairlead.ports.observer import Silent
@@ -70,7 +70,7 @@ def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
         events=SimpleNamespace(
             on_incidents=lambda reports: None,
             on_ready=lambda: None,
-            on_settled=lambda executions: back.extend(each.claimed.id for each in executions),
+            on_settled=lambda runs: back.extend(each.claimed.id for each in runs),
             on_claim_unknown=lambda: None,
         ),
     )
@@ -86,8 +86,8 @@ async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_o
     store = Limited(30)
     claimer, _ = make_claimer(store)
     triggers = [trigger(n) for n in range(200)]
-    executions = await claimer.claim(triggers, True)
-    assert [each.claimed.id for each in executions] == [f"{n}" for n in range(200)]
+    runs = await claimer.claim(triggers, True)
+    assert [each.claimed.id for each in runs] == [f"{n}" for n in range(200)]
     assert sum(size > 30 for size in store.sizes) <= 6
     store.sizes.clear()
     await claimer.claim(triggers[:60], True)
@@ -114,6 +114,6 @@ async def test_a_store_that_refuses_to_take_tasks_back_does_not_keep_a_node_from
 
     claimer, settled = make_claimer(Store())
     task = ClaimedTask("1", 2, 1, 1, b"{}", "json", 0, False, None)
-    execution = Execution(trigger(1), task, None, True)
-    await claimer.hand_back([execution])
+    run = Run(trigger(1), task, None, True)
+    await claimer.hand_back([run])
     assert settled == ["1"]

@@ -33,13 +33,13 @@ class Events:
         self.settled: list[str] = []
         self.deferred: list[str] = []
 
-    def on_settled(self, executions: Sequence[Any]) -> None:
-        self.settled += [execution.trigger.id for execution in executions]
+    def on_settled(self, runs: Sequence[Any]) -> None:
+        self.settled += [run.trigger.id for run in runs]
 
-    def on_end_refused(self, execution: Any) -> None:
-        if not execution.is_refused:
-            self.deferred.append(execution.trigger.id)
-        execution.is_refused = True
+    def on_end_refused(self, run: Any) -> None:
+        if not run.is_refused:
+            self.deferred.append(run.trigger.id)
+        run.is_refused = True
 
     def on_incidents(self, reports: Sequence[IncidentReport]) -> None:
         self.incidents += reports
@@ -67,8 +67,8 @@ def completion_with(
 
 def add(completion: Completion, id: str, **fields: Any) -> None:
     trigger = SimpleNamespace(id=id, queue="mail", name="send")
-    execution: Any = SimpleNamespace(trigger=trigger, claimed=None, is_refused=False)
-    completion.add(execution, Finish(id, 2, "done", "DONE", 0, 1, **fields))
+    run: Any = SimpleNamespace(trigger=trigger, claimed=None, is_refused=False)
+    completion.add(run, Finish(id, 2, "done", "DONE", 0, 1, **fields))
 
 
 @contextlib.asynccontextmanager

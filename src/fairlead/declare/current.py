@@ -13,15 +13,15 @@ from fairlead.clock import MICROS, to_datetime
 from fairlead.declare.notes import Notes, decoded
 
 
-class Run(Protocol):
-    """An object that knows the running task: an execution of the engine."""
+class HasCurrent(Protocol):
+    """A run of the engine, as this layer knows it."""
 
     @property
     def current(self) -> CurrentTask:
         """The running task, as its handler sees it."""
 
 
-_run: ContextVar[Run | None] = ContextVar("fairlead_run", default=None)
+_run: ContextVar[HasCurrent | None] = ContextVar("fairlead_run", default=None)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -107,7 +107,7 @@ class CurrentTask:
         return self._cancelled is not None and self._cancelled.is_set()
 
     def cancel(self, reason: str) -> None:
-        """Ask the run to stop. `reason`: see `fairlead.engine.execution.CancelReason`."""
+        """Ask the run to stop. `reason`: see `fairlead.engine.run.CancelReason`."""
         self.cancel_reason = reason
         if self._cancelled is None:
             self._cancelled = threading.Event()
@@ -120,13 +120,13 @@ def current_task() -> CurrentTask | None:
     return None if run is None else run.current
 
 
-def current_run() -> Run | None:
+def current_run() -> HasCurrent | None:
     """Return the run that this code belongs to, also in asyncio tasks, timers and threads that it
     started with its context; None outside a handler."""
     return _run.get()
 
 
-def set_run(run: Run | None) -> None:
+def set_run(run: HasCurrent | None) -> None:
     """Set the run of the current context; executors call it before and after a handler."""
     _run.set(run)
 

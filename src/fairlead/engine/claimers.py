@@ -13,8 +13,8 @@ from fairlead.clock import MICROS
 from fairlead.core.batches import BatchSize
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
 from fairlead.engine.intake import Intake
+from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable, WriteRefused
 from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
@@ -39,26 +39,26 @@ RETRY_CLAIM = 10.0
 
 _WHEN_STUCK = {"resume": RESUME_STUCK, "error": 0, "ignore": IGNORE_STUCK}
 
-T = TypeVar("T", Trigger, Execution)
+T = TypeVar("T", Trigger, Run)
 
 
 class Claimer(Protocol):
     """Claims the tasks of one kind of queue."""
 
-    async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
-        """Claim the tasks of triggers taken from the table; return the won claims as executions.
+    async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Run]:
+        """Claim the tasks of triggers taken from the table; return the won claims as runs.
 
         Release the slots of lost claims if `holds_slots`. Raise RuntimeError if the store claimed
         a task at a version that was not named.
         """
 
-    def end(self, execution: Execution, finish: Finish) -> None:
+    def end(self, run: Run, finish: Finish) -> None:
         """Queue the end of a run for its completion."""
 
-    def settle(self, executions: Sequence[Execution]) -> None:
+    def settle(self, runs: Sequence[Run]) -> None:
         """Drop runs whose ends the store has recorded or refused."""
 
-    async def hand_back(self, executions: Sequence[Execution]) -> None:
+    async def hand_back(self, runs: Sequence[Run]) -> None:
         """Hand back tasks that were claimed but have not started."""
 
 
@@ -99,7 +99,7 @@ class TaskClaimer:
             *((trigger.id, trigger.version + 1) for trigger in self._being_claimed),
         }
 
-    async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
+    async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Run]:
         context, clock = self._context, self._context.clock
         self._intake.taken(triggers)
         now = clock.now()
@@ -127,7 +127,7 @@ class TaskClaimer:
             kept = set(map(id, wanted_by.values()))
             doubles = [trigger for trigger in triggers if id(trigger) not in kept]
             self._release_slots(doubles, holds_slots)
-        executions = []
+        runs = []
         handlers, in_flight = context.served.handlers, context.in_flight
         notes = context.notes
         found = {(task.id, task.version - 1): task for task in claimed}
@@ -137,12 +137,10 @@ class TaskClaimer:
                 lost.append(trigger)
                 continue
             handler = handlers.get(trigger.name)
-            execution = Execution(
-                trigger, task, handler, holds_slots, notes, context.heartbeats.is_ahead
-            )
-            in_flight[task.id] = execution
-            executions.append(execution)
-        if len(executions) < len(claimed):
+            run = Run(trigger, task, handler, holds_slots, notes, context.heartbeats.is_ahead)
+            in_flight[task.id] = run
+            runs.append(run)
+        if len(runs) < len(claimed):
             raise RuntimeError("the store claimed tasks at versions that this node did not name")
         self._batches.update(task.batch for task in claimed)
         if lost:
@@ -151,8 +149,8 @@ class TaskClaimer:
         self._intake.claim_ended(triggers)
         if lost:
             self._intake.refused(lost)
-        context.observer.claimed([(one.trigger, one.claimed) for one in executions])
-        return executions
+        context.observer.claimed([(one.trigger, one.claimed) for one in runs])
+        return runs
 
     async def _claim(
         self, triggers: Sequence[Trigger], now: int
@@ -224,19 +222,19 @@ class TaskClaimer:
         self._intake.returned(deferred.triggers)
         self._context.events.on_ready()
 
-    def end(self, execution: Execution, finish: Finish) -> None:
-        self._completion.add(execution, finish)
+    def end(self, run: Run, finish: Finish) -> None:
+        self._completion.add(run, finish)
 
-    def settle(self, executions: Sequence[Execution]) -> None:
+    def settle(self, runs: Sequence[Run]) -> None:
         in_flight = self._context.in_flight
-        for execution in executions:
+        for run in runs:
             # This node may run the task again already: the end was recorded, but not the response.
-            if in_flight.get(execution.claimed.id) is execution:
-                del in_flight[execution.claimed.id]
-        self._intake.settled(executions)
+            if in_flight.get(run.claimed.id) is run:
+                del in_flight[run.claimed.id]
+        self._intake.settled(runs)
 
-    async def hand_back(self, executions: Sequence[Execution]) -> None:
-        held = [(execution.claimed.id, execution.claimed.version) for execution in executions]
+    async def hand_back(self, runs: Sequence[Run]) -> None:
+        held = [(run.claimed.id, run.claimed.version) for run in runs]
         try:
             notification = await self._context.store.hand_back(self._context.name, held)
         except Exception as error:  # the node stops, whatever the store refuses
@@ -247,11 +245,11 @@ class TaskClaimer:
             self._context.events.on_claim_unknown()
             return
         finally:
-            self._context.events.on_settled(executions)
+            self._context.events.on_settled(runs)
         if notification is not None:
             self._context.channel.announce(notification)
 
-    def held(self) -> list[Execution]:
+    def held(self) -> list[Run]:
         """Return the runs of the tasks this node holds in the task store."""
         ordered = self._context.kinds.ordered
         in_flight = self._context.in_flight.values()
@@ -260,7 +258,7 @@ class TaskClaimer:
     async def drop_ended(self) -> None:
         """Let the store drop its records of claims whose tasks have all ended. Raise
         StoreUnavailable."""
-        kept = {execution.claimed.batch for execution in self._context.in_flight.values()}
+        kept = {run.claimed.batch for run in self._context.in_flight.values()}
         if self._batches - kept:
             self._batches &= kept
             await self._context.store.drop_claims(self._context.name, sorted(kept))
@@ -292,8 +290,8 @@ class OrderedClaimer:
         self._context = context
         self._queues = queues
 
-    async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Execution]:
-        context, executions = self._context, []
+    async def claim(self, triggers: Sequence[Trigger], holds_slots: bool) -> list[Run]:
+        context, runs = self._context, []
         now = context.clock.now()
         for trigger in triggers:
             if (task := self._queues.claim(trigger, now)) is None:
@@ -303,30 +301,26 @@ class OrderedClaimer:
                 continue
             handler = context.served.handlers.get(trigger.name)
             is_held = context.leases.is_ahead
-            execution = Execution(trigger, task, handler, holds_slots, is_held=is_held)
-            context.in_flight[task.id] = execution
-            executions.append(execution)
-        if executions and holds_slots:
-            context.observer.claimed([(one.trigger, one.claimed) for one in executions])
-        return executions
+            run = Run(trigger, task, handler, holds_slots, is_held=is_held)
+            context.in_flight[task.id] = run
+            runs.append(run)
+        if runs and holds_slots:
+            context.observer.claimed([(one.trigger, one.claimed) for one in runs])
+        return runs
 
-    def end(self, execution: Execution, finish: Finish) -> None:
-        self._context.observer.finished([(execution.trigger, execution.claimed, finish)])
-        self._queues.ended(execution.trigger, finish)
+    def end(self, run: Run, finish: Finish) -> None:
+        self._context.observer.finished([(run.trigger, run.claimed, finish)])
+        self._queues.ended(run.trigger, finish)
 
-    def settle(self, executions: Sequence[Execution]) -> None:
+    def settle(self, runs: Sequence[Run]) -> None:
         in_flight = self._context.in_flight
-        known = [
-            execution
-            for execution in executions
-            if in_flight.get(execution.claimed.id) is execution
-        ]
-        self._queues.drop_ended([execution.trigger for execution in known])
-        for execution in known:
-            in_flight.pop(execution.claimed.id, None)
+        known = [run for run in runs if in_flight.get(run.claimed.id) is run]
+        self._queues.drop_ended([run.trigger for run in known])
+        for run in known:
+            in_flight.pop(run.claimed.id, None)
 
-    async def hand_back(self, executions: Sequence[Execution]) -> None:
-        self._context.events.on_settled(executions)
+    async def hand_back(self, runs: Sequence[Run]) -> None:
+        self._context.events.on_settled(runs)
 
 
 class Claimers:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fairlead.batch_writer import BatchWriter, Refusal, Write
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
+from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable
 from fairlead.model import Finish
 from fairlead.pauses import outage_pause
@@ -36,7 +36,7 @@ _MOST_SHOWN = 20
 class End:
     """The end of a run on its way to the store."""
 
-    execution: Execution
+    run: Run
     finish: Finish
     is_tried: bool = False
     """Whether an earlier write of the end may have succeeded."""
@@ -66,9 +66,9 @@ class Completion:
         """Number of finishes that the store does not have yet."""
         return len(self._writer)
 
-    def add(self, execution: Execution, finish: Finish) -> None:
+    def add(self, run: Run, finish: Finish) -> None:
         """Add the finish of a run that ended."""
-        self._writer.add(End(execution, finish))
+        self._writer.add(End(run, finish))
 
     async def run(self) -> None:
         """Write finishes until cancelled."""
@@ -142,16 +142,16 @@ class Completion:
     # results of a write ---------------------------------------------------------------------------
 
     def _on_refused(self, refusal: Refusal[End]) -> None:
-        execution, count = refusal.entry.execution, len(self._writer.refused)
-        trigger = execution.trigger
+        run, count = refusal.entry.run, len(self._writer.refused)
+        trigger = run.trigger
         self._refused.on_refused(refusal.error, count, trigger.id, trigger.queue, trigger.name)
-        self._context.events.on_end_refused(execution)
+        self._context.events.on_end_refused(run)
 
     def _on_written(self, ends: Sequence[End], completed: Completed) -> None:
         context = self._context
         if completed.notification is not None:
             context.channel.announce(completed.notification)
-        context.events.on_settled([end.execution for end in ends])
+        context.events.on_settled([end.run for end in ends])
         if completed.refused:
             lost = set(completed.refused)
             # After a lost response, our own write may have raised the version.
@@ -164,10 +164,8 @@ class Completion:
                     extra={
                         "task_id": end.finish.id,
                         "version": end.finish.version,
-                        "queue": end.execution.trigger.queue,
+                        "queue": end.run.trigger.queue,
                     },
                 )
             ends = [end for end in ends if end.finish.id not in lost]
-        context.observer.finished(
-            [(end.execution.trigger, end.execution.claimed, end.finish) for end in ends]
-        )
+        context.observer.finished([(end.run.trigger, end.run.claimed, end.finish) for end in ends])

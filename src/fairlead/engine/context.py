@@ -17,11 +17,11 @@ from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
 from fairlead.declare.queue import Queue
-from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import Lifespan, Part
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.look_ahead import LookAhead
 from fairlead.engine.poller import Poller
+from fairlead.engine.run import Run
 from fairlead.engine.settings import NodeSettings
 from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
@@ -163,10 +163,10 @@ class NodeEvents(Protocol):
     def on_positions_changed(self, key: PartitionKey) -> None:
         """The channel positions of this fair partition became known or unknown."""
 
-    def on_settled(self, executions: Sequence[Execution]) -> None:
+    def on_settled(self, runs: Sequence[Run]) -> None:
         """The store has recorded or refused the ends of these runs."""
 
-    def on_end_refused(self, execution: Execution) -> None:
+    def on_end_refused(self, run: Run) -> None:
         """The store refuses the end of this run, which is tried again."""
 
     def on_not_held(self, trigger: Trigger) -> None:
@@ -201,7 +201,7 @@ class NodeContext:
     ledger: SlotLedger
     table: TriggerTable
     look_ahead: LookAhead
-    in_flight: dict[str, Execution]
+    in_flight: dict[str, Run]
     """Runs claimed and not yet completed, by task id."""
     events: NodeEvents
     leases: Expiry

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from fairlead.clock import MICROS
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import CancelReason, Execution
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.run import CancelReason, Run
 from fairlead.engine.runs import Runs
 from fairlead.model import IncidentKind, IncidentReport
 
@@ -46,60 +46,60 @@ class Deadlines(SimplePart):
             now = context.clock.monotonic()
             # An ended run only waits for its completion.
             running = [each for each in context.in_flight.values() if each.is_running]
-            for execution in running:
-                self._check(execution, now)
+            for run in running:
+                self._check(run, now)
             self._check_stuck(running, now)
 
-    def _check(self, execution: Execution, now: float) -> None:
+    def _check(self, run: Run, now: float) -> None:
         """Stop the run if it is overdue. `now`: monotonic seconds."""
-        if execution.deadline is None:
+        if run.deadline is None:
             return
-        if execution.expires_at is None:
+        if run.expires_at is None:
             # From here on without the wall clock, which may step while the handler runs.
-            left = (execution.deadline - self._context.clock.now()) / MICROS
-            execution.expires_at = now + left
-        if execution.expires_at > now:
+            left = (run.deadline - self._context.clock.now()) / MICROS
+            run.expires_at = now + left
+        if run.expires_at > now:
             return
-        if execution.cancel_reason is not None:
-            is_ours = execution.cancel_reason is CancelReason.TIMEOUT
-            if not is_ours or execution.is_abandoned or now < execution.expires_at + PATIENCE:
+        if run.cancel_reason is not None:
+            is_ours = run.cancel_reason is CancelReason.TIMEOUT
+            if not is_ours or run.is_abandoned or now < run.expires_at + PATIENCE:
                 return
             log.warning(
                 "a handler ignores its timeout; its attempt ends, and its slot stays taken",
-                extra={"task_id": execution.claimed.id, "task_name": execution.trigger.name},
+                extra={"task_id": run.claimed.id, "task_name": run.trigger.name},
             )
-        self._runs.overdue(execution)
+        self._runs.overdue(run)
 
-    def _check_stuck(self, running: Sequence[Execution], now: float) -> None:
+    def _check_stuck(self, running: Sequence[Run], now: float) -> None:
         """Report the runs that are stuck, each once. `now`: monotonic seconds."""
         stuck = []
-        for execution in running:
-            if execution.stuck_at is None:
-                execution.stuck_at = now + self._max_stuck(execution)
-            elif now > execution.stuck_at:
-                execution.stuck_at = math.inf
-                stuck.append(self._stuck(execution))
+        for run in running:
+            if run.stuck_at is None:
+                run.stuck_at = now + self._max_stuck(run)
+            elif now > run.stuck_at:
+                run.stuck_at = math.inf
+                stuck.append(self._stuck(run))
         if stuck:
             self._context.observer.counted("stuck_runs", len(stuck))
             self._context.events.on_incidents(stuck)
 
-    def _max_stuck(self, execution: Execution) -> float:
+    def _max_stuck(self, run: Run) -> float:
         """Return the seconds after which the run is stuck."""
-        handler = execution.handler
+        handler = run.handler
         own = None if handler is None else handler.processing.max_stuck
         return self._context.settings.stuck_seconds if own is None else own
 
-    def _stuck(self, execution: Execution) -> IncidentReport:
-        trigger, claimed = execution.trigger, execution.claimed
+    def _stuck(self, run: Run) -> IncidentReport:
+        trigger, claimed = run.trigger, run.claimed
         return IncidentReport(
             kind=IncidentKind.STUCK,
             subject=claimed.id,
             details=(
                 f"task {trigger.name!r} runs on node {self._context.name} for more than"
-                f" {self._max_stuck(execution):g} s; look at what its handler waits for, or set"
+                f" {self._max_stuck(run):g} s; look at what its handler waits for, or set"
                 " timeout= or max_stuck= of the task"
             ),
-            since=execution.started_at or 0,
+            since=run.started_at or 0,
             queue=trigger.queue,
             name=trigger.name,
             version=claimed.version,

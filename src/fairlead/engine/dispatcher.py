@@ -94,8 +94,8 @@ class Dispatcher:
 
     async def _start(self, triggers: Sequence[Trigger]) -> None:
         for claimer, batch in self._claimers.split(triggers):
-            if executions := await claimer.claim(batch, holds_slots=True):
-                self._runs.start(executions)
+            if runs := await claimer.claim(batch, holds_slots=True):
+                self._runs.start(runs)
 
     async def _record_broken(self, broken: Sequence[PolicyFailed]) -> None:
         """Claim tasks whose concurrency policies raised, and record their failed attempts. These
@@ -103,5 +103,5 @@ class Dispatcher:
         errors = {failure.trigger.id: failure.error for failure in broken}
         triggers = [failure.trigger for failure in broken]
         for claimer, batch in self._claimers.split(triggers):
-            for execution in await claimer.claim(batch, holds_slots=False):
-                self._runs.policy_failed(execution, errors[execution.claimed.id])
+            for run in await claimer.claim(batch, holds_slots=False):
+                self._runs.policy_failed(run, errors[run.claimed.id])

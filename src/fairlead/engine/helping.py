@@ -17,8 +17,8 @@ from fairlead.core.grants.owners import Owners
 from fairlead.core.grants.wants import TaskName
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.run import Run
 from fairlead.model import Trigger
 from fairlead.model.peer import Grant, Result, Spare, Want
 from fairlead.pauses import event_or_pause
@@ -112,9 +112,9 @@ class Helping(SimplePart):
     def refused(self, triggers: Collection[Trigger]) -> None:
         """Drop triggers whose claim was lost, and report that no run of them will end."""
         for trigger in triggers:
-            execution = self._context.in_flight.get(trigger.id)
+            run = self._context.in_flight.get(trigger.id)
             # A task whose claim was not reported in time is granted again while this node runs it.
-            if execution is None or execution.trigger.version != trigger.version:
+            if run is None or run.trigger.version != trigger.version:
                 self._report_end(trigger, 0)
 
     def returned(self, triggers: Collection[Trigger]) -> None:
@@ -123,12 +123,12 @@ class Helping(SimplePart):
             if (owner := self._owner_of.pop(_identity(trigger), None)) is not None:
                 self._report(owner, Result(trigger.id, trigger.version, "returned"))
 
-    def ended(self, execution: Execution) -> None:
+    def ended(self, run: Run) -> None:
         """Note that the store has recorded or refused the end of a granted run."""
-        trigger = execution.trigger
+        trigger = run.trigger
         if trigger.ordering_key is not None:
             self.release_key(trigger)
-        began = execution.started_at
+        began = run.started_at
         self._report_end(trigger, 0 if began is None else max(1, self._context.clock.now() - began))
 
     def _report_end(self, trigger: Trigger, run_us: int) -> None:

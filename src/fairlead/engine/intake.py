@@ -15,11 +15,11 @@ from typing import Protocol
 
 from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
 from fairlead.engine.helping import Helping
 from fairlead.engine.lanes import Lanes
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
+from fairlead.engine.run import Run
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Feed, LaneKey, PartitionKey, Trigger, TriggerPath
 from fairlead.pauses import outage_pause
@@ -229,17 +229,17 @@ class Intake(SimplePart):
         else:
             self._ordering.refused(trigger)
 
-    def settled(self, executions: Collection[Execution]) -> None:
+    def settled(self, runs: Collection[Run]) -> None:
         """Note that the store has recorded or refused the ends of these runs."""
         own = []
-        for execution in executions:
-            trigger = execution.trigger
+        for run in runs:
+            trigger = run.trigger
             if trigger.path == TriggerPath.GRANT:
-                self._helping.ended(execution)
+                self._helping.ended(run)
                 continue
             own.append(trigger)
-            if trigger.ordering_key is not None and execution.holds_slot:
-                self._ordering.ended(trigger, execution.is_done)
+            if trigger.ordering_key is not None and run.holds_slot:
+                self._ordering.ended(trigger, run.is_done)
         self.drop(own)
 
     def _by_home(self, triggers: Sequence[Trigger]) -> Iterable[tuple[Home, Sequence[Trigger]]]:

@@ -245,7 +245,7 @@ class Membership(SimplePart):
         changes = await self._settings.read(mark)
         self._context.events.on_view(View(*changes, members, present))
         if held := self._claimer.held():
-            ids = [execution.claimed.id for execution in held]
+            ids = [run.claimed.id for run in held]
             kept = await self._context.store.still_held(self._node, ids)
             if lost := [each for each in held if each.claimed.id not in kept]:
                 # This node ended some of these itself, and may run their tasks again already.

@@ -12,7 +12,7 @@ from typing import cast
 
 from fairlead.clock import MICROS, to_micros
 from fairlead.declare.handler import Handler
-from fairlead.engine.execution import CancelReason, Execution
+from fairlead.engine.run import CancelReason, Run
 from fairlead.errors import (
     LONGEST_DELAY,
     ConfigurationError,
@@ -76,17 +76,17 @@ class NotBegun(StoreUnavailable):
     """The transaction of a handler could not begin, so nothing of the handler ran."""
 
 
-def succeeded(execution: Execution, result: object, now: int) -> Finish:
+def succeeded(run: Run, result: object, now: int) -> Finish:
     """Return the finish of a run that returned. A result that cannot be kept fails the attempt."""
     try:
-        return done(execution, result, now)
+        return done(run, result, now)
     except BaseException as error:  # encoding the result runs the user's code
-        return failed(execution, error, now)
+        return failed(run, error, now)
 
 
-def done(execution: Execution, result: object, now: int) -> Finish:
+def done(run: Run, result: object, now: int) -> Finish:
     """Return the finish of a run that is done. Raises the errors of `encoded`."""
-    claimed, handler = execution.claimed, execution.handler
+    claimed, handler = run.claimed, run.handler
     assert handler is not None
     kept = encoded(result, handler, claimed.keep_result)
     return Finish(
@@ -94,14 +94,14 @@ def done(execution: Execution, result: object, now: int) -> Finish:
         claimed.version,
         Outcome.DONE,
         State.DONE,
-        execution.started_at,
+        run.started_at,
         now,
         None,
         None,
         kept,
         None,
         claimed.row,
-        notes=execution.kept_notes,
+        notes=run.kept_notes,
     )
 
 
@@ -134,31 +134,31 @@ def encoded(result: object, handler: Handler, is_kept: bool) -> bytes | None:
     return kept
 
 
-def failed(execution: Execution, error: BaseException, now: int) -> Finish:
+def failed(run: Run, error: BaseException, now: int) -> Finish:
     """Return the finish of a run that raised, by its retry policy.
 
     Raises nothing, whatever the error does when its fields and its text are read: the attempt then
     fails without a further try.
     """
     try:
-        return _judged(execution, error, now)
+        return _judged(run, error, now)
     except BaseException:
-        return _finish(execution, error, now, Outcome.FAILED, None)
+        return _finish(run, error, now, Outcome.FAILED, None)
 
 
-def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
-    if execution.handler is None:
+def _judged(run: Run, error: BaseException, now: int) -> Finish:
+    if run.handler is None:
         due = now + UNKNOWN_PAUSE
-        return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
+        return _finish(run, error, now, Outcome.SNOOZED, due, spends_try=False)
     if type(error) is NotBegun:
-        return _not_begun(execution, error, now)
+        return _not_begun(run, error, now)
     delay, resets = None, False
     cause = error
     try:
         if isinstance(error, Snooze):
             until = to_micros(check_until(getattr(error, "until", None)))
             due = _with_pause(until, now)
-            return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
+            return _finish(run, error, now, Outcome.SNOOZED, due, spends_try=False)
         if isinstance(error, Retry):
             delay = check_after(getattr(error, "after", None))
             resets = check_reset_tries(getattr(error, "reset_tries", False))
@@ -168,16 +168,16 @@ def _judged(execution: Execution, error: BaseException, now: int) -> Finish:
         error = cause = wrong
     outcome = Outcome.TIMED_OUT if isinstance(error, TaskTimeout) else Outcome.RETRIED
     if not isinstance(error, HOPELESS):
-        by_policy = _policy_delay(execution, 1 if resets else execution.claimed.tries, cause)
+        by_policy = _policy_delay(run, 1 if resets else run.claimed.tries, cause)
         if isinstance(by_policy, BaseException):
-            return _finish(execution, by_policy, now, Outcome.FAILED, None)
+            return _finish(run, by_policy, now, Outcome.FAILED, None)
         if by_policy is not None:
             due = now + round((by_policy if delay is None else delay) * MICROS)
             if resets:
                 due = _with_pause(due, now)
-            return _finish(execution, error, now, outcome, due, resets_tries=resets)
+            return _finish(run, error, now, outcome, due, resets_tries=resets)
     return _finish(
-        execution,
+        run,
         error,
         now,
         Outcome.TIMED_OUT if outcome is Outcome.TIMED_OUT else Outcome.FAILED,
@@ -191,49 +191,47 @@ def _with_pause(due: int, now: int) -> int:
     return due if due > now else now + SHORTEST_PAUSE
 
 
-def stopped(execution: Execution, now: int) -> Finish | None:
+def stopped(run: Run, now: int) -> Finish | None:
     """Return the finish of a run that was stopped from outside; None when the task is no longer
     this node's."""
-    if execution.cancel_reason is CancelReason.TIMEOUT:
-        handler = execution.handler
+    if run.cancel_reason is CancelReason.TIMEOUT:
+        handler = run.handler
         timeout = handler.processing.timeout if handler is not None else None
-        if execution.is_beginning:
+        if run.is_beginning:
             late = NotBegun(f"its transaction did not begin within its timeout of {timeout} s")
-            return _not_begun(execution, late, now)
-        return failed(execution, TaskTimeout(f"ran longer than its timeout of {timeout} s"), now)
-    if execution.cancel_reason in _HANDED_BACK:
-        claimed = execution.claimed
+            return _not_begun(run, late, now)
+        return failed(run, TaskTimeout(f"ran longer than its timeout of {timeout} s"), now)
+    if run.cancel_reason in _HANDED_BACK:
+        claimed = run.claimed
         return Finish(
             claimed.id,
             claimed.version,
             Outcome.CANCELLED,
             State.SUBMITTED,
-            execution.started_at,
+            run.started_at,
             now,
             None,
-            _HANDED_BACK[execution.cancel_reason],
+            _HANDED_BACK[run.cancel_reason],
             None,
             None,
             claimed.row,
             spends_try=False,
-            notes=execution.kept_notes,
+            notes=run.kept_notes,
         )
     return None
 
 
-def _not_begun(execution: Execution, error: NotBegun, now: int) -> Finish:
+def _not_begun(run: Run, error: NotBegun, now: int) -> Finish:
     """Return the finish of a run whose handler was not called, because its transaction did not
     begin. It spends no try; the pauses double with each such run."""
-    unspent = max(0, execution.claimed.attempt - execution.claimed.tries)
+    unspent = max(0, run.claimed.attempt - run.claimed.tries)
     pause = min(LONGEST_PAUSE, outage_pause() * 2.0 ** min(unspent, 10))
     due = now + round(pause * MICROS)
-    return _finish(execution, error, now, Outcome.SNOOZED, due, spends_try=False)
+    return _finish(run, error, now, Outcome.SNOOZED, due, spends_try=False)
 
 
-def _policy_delay(
-    execution: Execution, tries: int, error: BaseException
-) -> float | BaseException | None:
-    handler = execution.handler
+def _policy_delay(run: Run, tries: int, error: BaseException) -> float | BaseException | None:
+    handler = run.handler
     if handler is None:
         return None
     try:
@@ -254,7 +252,7 @@ def _policy_delay(
 
 
 def _finish(
-    execution: Execution,
+    run: Run,
     error: BaseException,
     now: int,
     outcome: Outcome,
@@ -263,7 +261,7 @@ def _finish(
     resets_tries: bool = False,
 ) -> Finish:
     """Return the finish of a failed attempt; without a `run_at` the task goes to ERROR."""
-    claimed = execution.claimed
+    claimed = run.claimed
     if run_at is None:
         state = State.ERROR
     else:
@@ -273,7 +271,7 @@ def _finish(
         claimed.version,
         outcome,
         state,
-        execution.started_at,
+        run.started_at,
         now,
         error_type(error),
         error_text(error),
@@ -282,8 +280,8 @@ def _finish(
         claimed.row,
         spends_try,
         resets_tries,
-        run_at is None and execution.handler is not None and execution.handler.skips_failed,
-        execution.kept_notes,
+        run_at is None and run.handler is not None and run.handler.skips_failed,
+        run.kept_notes,
     )
 
 

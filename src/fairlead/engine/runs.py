@@ -13,13 +13,13 @@ from fairlead.declare.handler import ExecutorKind
 from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import CancelReason, Execution, Superseded
 from fairlead.engine.executors.invocation import Committed, Invocation
 from fairlead.engine.executors.loop import Executor, LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
 from fairlead.engine.lanes import Lanes
 from fairlead.engine.outcome import failed, stopped, succeeded
+from fairlead.engine.run import CancelReason, Run, Superseded
 from fairlead.errors import Snooze
 from fairlead.model import Finish, State
 from fairlead.pauses import event_or_pause
@@ -81,12 +81,12 @@ class Runs:
 
     async def stop(self) -> None:
         """Hand back tasks that have not started, wait for the others, then stop what still runs."""
-        for claimer, executions in self._claimers.split(self._take_back()):
-            if executions:
-                await claimer.hand_back(executions)
+        for claimer, runs in self._claimers.split(self._take_back()):
+            if runs:
+                await claimer.hand_back(runs)
         clock, in_flight = self._context.clock, self._context.in_flight
         await self._until_ended(clock.monotonic() + self._context.settings.drain)
-        if late := [id for id, execution in in_flight.items() if not execution.is_refused]:
+        if late := [id for id, run in in_flight.items() if not run.is_refused]:
             log.warning("stopping tasks that did not end in time", extra={"tasks": sorted(late)})
             self._stop_all()
             # Give stopped runs time to clean up.
@@ -102,154 +102,152 @@ class Runs:
         """Return the ids of the child processes."""
         return self._processes.children
 
-    def start(self, executions: Sequence[Execution]) -> None:
+    def start(self, runs: Sequence[Run]) -> None:
         """Start runs of claimed tasks that hold their slots."""
         ledger, now = self._context.ledger, self._context.clock.monotonic()
-        for execution in executions:
-            ledger.started(execution.trigger, now)
-        batches: dict[ExecutorKind, list[Execution]] = {}
-        for execution in executions:
-            handler = execution.handler
+        for run in runs:
+            ledger.started(run.trigger, now)
+        batches: dict[ExecutorKind, list[Run]] = {}
+        for run in runs:
+            handler = run.handler
             kind = ExecutorKind.LOOP if handler is None else handler.executor
-            batches.setdefault(kind, []).append(execution)
+            batches.setdefault(kind, []).append(run)
         for kind, batch in batches.items():
             self._executors[kind].start(batch)
 
-    def _take_back(self) -> list[Execution]:
+    def _take_back(self) -> list[Run]:
         """Return the runs that have not started, and do not start them."""
         return [each for executor in self._executors.values() for each in executor.take_back()]
 
     # stopping -------------------------------------------------------------------------------------
 
     def _stop_all(self) -> None:
-        for execution in list(self._context.in_flight.values()):
-            if execution.is_running:
-                self._stop(execution, CancelReason.SHUTDOWN)
+        for run in list(self._context.in_flight.values()):
+            if run.is_running:
+                self._stop(run, CancelReason.SHUTDOWN)
 
     def stop_on(self, policy: ConcurrencyPolicy) -> None:
         """Stop the runs of a limit whose permits expired. A run in a thread continues and keeps its
         permits until it returns or the process ends."""
-        for execution in list(self._context.in_flight.values()):
-            if execution.is_running and self._context.ledger.uses(execution.trigger, policy):
-                execution.cancel(CancelReason.PERMITS)
+        for run in list(self._context.in_flight.values()):
+            if run.is_running and self._context.ledger.uses(run.trigger, policy):
+                run.cancel(CancelReason.PERMITS)
 
-    def overdue(self, execution: Execution) -> None:
+    def overdue(self, run: Run) -> None:
         """Stop a run that exceeded its timeout; called again, end its attempt without waiting for
         the handler."""
-        if execution.cancel_reason is None:
-            self._stop(execution, CancelReason.TIMEOUT)
+        if run.cancel_reason is None:
+            self._stop(run, CancelReason.TIMEOUT)
         else:
-            self._abandon(execution)
+            self._abandon(run)
 
-    def taken_away(self, executions: Sequence[Execution]) -> None:
+    def taken_away(self, runs: Sequence[Run]) -> None:
         """Stop the runs whose tasks the store gave to other nodes, or ended."""
-        for execution in executions:
+        for run in runs:
             # A run that has ended only waits for its completion, which the store may refuse.
-            if execution.is_running or execution.started_at is None:
-                execution.cancel(CancelReason.CANCELLED)
+            if run.is_running or run.started_at is None:
+                run.cancel(CancelReason.CANCELLED)
 
-    def _stop(self, execution: Execution, reason: CancelReason) -> None:
+    def _stop(self, run: Run, reason: CancelReason) -> None:
         """Stop a run. A thread cannot be interrupted: write the end of its run now, before the
         thread returns."""
-        is_interruptible = execution.interrupt is not None
-        execution.cancel(reason)
+        is_interruptible = run.interrupt is not None
+        run.cancel(reason)
         if not is_interruptible:
-            self._abandon(execution)
+            self._abandon(run)
 
-    def _abandon(self, execution: Execution) -> None:
+    def _abandon(self, run: Run) -> None:
         """Write the end of a stopped run before its handler returns. The run keeps its slot until
         then."""
-        if (finish := stopped(execution, self._context.clock.now())) is not None:
-            execution.is_abandoned = True
-            self._end(execution, finish)
+        if (finish := stopped(run, self._context.clock.now())) is not None:
+            run.is_abandoned = True
+            self._end(run, finish)
 
     def stop_ordered(self, task_id: str, keeps_end: bool) -> None:
         """Stop the run of a task of an ordered queue, without waiting for its thread. `keeps_end`:
         whether the end of the run is still recorded."""
-        execution = self._context.in_flight.get(task_id)
-        if execution is None or (execution.started_at is not None and not execution.is_running):
+        run = self._context.in_flight.get(task_id)
+        if run is None or (run.started_at is not None and not run.is_running):
             return
-        if not execution.is_running:  # its executor will not begin it
-            execution.cancel(CancelReason.SHUTDOWN if keeps_end else CancelReason.CANCELLED)
+        if not run.is_running:  # its executor will not begin it
+            run.cancel(CancelReason.SHUTDOWN if keeps_end else CancelReason.CANCELLED)
             return
         if keeps_end:
-            self._stop(execution, CancelReason.SHUTDOWN)
+            self._stop(run, CancelReason.SHUTDOWN)
             return
-        is_interruptible = execution.interrupt is not None
-        execution.cancel(CancelReason.CANCELLED)
+        is_interruptible = run.interrupt is not None
+        run.cancel(CancelReason.CANCELLED)
         if not is_interruptible:
             log.warning(
                 "a handler in a thread cannot be stopped; it may continue while others run",
                 extra={"task_id": task_id},
             )
-            execution.is_abandoned = True
-            self.settled([execution])
+            run.is_abandoned = True
+            self.settled([run])
 
     # ends -----------------------------------------------------------------------------------------
 
-    def _finished(
-        self, execution: Execution, result: Any, error: BaseException | None, now: int
-    ) -> None:
+    def _finished(self, run: Run, result: Any, error: BaseException | None, now: int) -> None:
         """Release the slot of a run that ended. This node keeps the task until its completion is
         written."""
-        trigger = execution.trigger
+        trigger = run.trigger
         if freed := self._context.ledger.release(trigger, self._context.clock.monotonic()):
             self._context.events.on_freed(freed)
-        execution.is_running = False
+        run.is_running = False
         if self._lanes.sharing.run_times:
-            self._lanes.ended(trigger, execution.started_at, now)
-        if execution.is_abandoned:
+            self._lanes.ended(trigger, run.started_at, now)
+        if run.is_abandoned:
             log.warning(
                 "a stopped run has returned; its result is dropped",
                 extra={"task_id": trigger.id},
             )
         elif type(result) is Committed:
-            execution.is_done = result.finish.next_state == State.DONE
-            log_end(execution, result.finish, self._context.settings.log_runs)
-            self._context.observer.finished([(trigger, execution.claimed, result.finish)])
-            self.settled([execution])
+            run.is_done = result.finish.next_state == State.DONE
+            log_end(run, result.finish, self._context.settings.log_runs)
+            self._context.observer.finished([(trigger, run.claimed, result.finish)])
+            self.settled([run])
         else:
-            if execution.cancel_reason is not None:
-                finish = stopped(execution, now)
+            if run.cancel_reason is not None:
+                finish = stopped(run, now)
             elif type(error) is Superseded:
                 finish = None
             elif error is not None:
-                finish = failed(execution, error, now)
+                finish = failed(run, error, now)
             else:
-                finish = succeeded(execution, result, now)
+                finish = succeeded(run, result, now)
             if finish is not None:
-                execution.is_done = finish.next_state == State.DONE
-                self._end(execution, finish)
+                run.is_done = finish.next_state == State.DONE
+                self._end(run, finish)
             else:
-                self.settled([execution])
-        if execution.started_at is None and execution.cancel_reason is None:
+                self.settled([run])
+        if run.started_at is None and run.cancel_reason is None:
             self._context.events.on_not_held(trigger)
         self._context.events.on_ready()
 
-    def policy_failed(self, execution: Execution, error: BaseException) -> None:
+    def policy_failed(self, run: Run, error: BaseException) -> None:
         """Fail the attempt of a task whose concurrency policy raised."""
-        execution.started_at = self._context.clock.now()
-        self._lanes.ended(execution.trigger, None, execution.started_at)
-        self._end(execution, failed(execution, error, execution.started_at))
+        run.started_at = self._context.clock.now()
+        self._lanes.ended(run.trigger, None, run.started_at)
+        self._end(run, failed(run, error, run.started_at))
 
-    def _end(self, execution: Execution, finish: Finish) -> None:
+    def _end(self, run: Run, finish: Finish) -> None:
         """Log the end of a run, and queue it for its completion."""
-        log_end(execution, finish, self._context.settings.log_runs)
-        self._claimers.of(execution.trigger.queue).end(execution, finish)
+        log_end(run, finish, self._context.settings.log_runs)
+        self._claimers.of(run.trigger.queue).end(run, finish)
 
-    def settled(self, executions: Sequence[Execution]) -> None:
+    def settled(self, runs: Sequence[Run]) -> None:
         """Drop runs whose ends the store has recorded or refused."""
         was_behind = self._context.is_behind
-        for claimer, batch in self._claimers.split(executions):
+        for claimer, batch in self._claimers.split(runs):
             claimer.settle(batch)
         self._ended.set()
         # The slots of these runs are free already; only a key, or room for completions, is new.
-        if was_behind or any(each.trigger.ordering_key is not None for each in executions):
+        if was_behind or any(each.trigger.ordering_key is not None for each in runs):
             self._context.events.on_ready()
 
-    def end_refused(self, execution: Execution) -> None:
+    def end_refused(self, run: Run) -> None:
         """Stop waiting for a run whose end the store refuses."""
-        execution.is_refused = True
+        run.is_refused = True
         self._ended.set()
 
     def ordered_settled(self, ids: Collection[str]) -> None:
@@ -261,22 +259,22 @@ class Runs:
 
     def ordered_end_refused(self, task_id: str) -> None:
         """Stop waiting for a run of an ordered queue whose end the store refuses."""
-        if (execution := self._context.in_flight.get(task_id)) is not None:
-            self.end_refused(execution)
+        if (run := self._context.in_flight.get(task_id)) is not None:
+            self.end_refused(run)
 
     async def _until_ended(self, deadline: float) -> None:
         """Wait until nothing is in flight but ends that the store refuses, or until the deadline
         (monotonic seconds)."""
         in_flight, clock = self._context.in_flight, self._context.clock
         while (
-            any(not execution.is_refused for execution in in_flight.values())
+            any(not run.is_refused for run in in_flight.values())
             and (left := deadline - clock.monotonic()) > 0
         ):
             self._ended.clear()
             await event_or_pause(self._ended, left)
 
 
-def log_end(execution: Execution, finish: Finish, log_runs: bool) -> None:
+def log_end(run: Run, finish: Finish, log_runs: bool) -> None:
     """Log how a run ended: at ERROR with its traceback if the task needs a person, at INFO if it
     failed and the task runs again, else at DEBUG, or with `log_runs` at INFO."""
     has_failed = finish.error_type not in (None, _SNOOZE)
@@ -289,12 +287,12 @@ def log_end(execution: Execution, finish: Finish, log_runs: bool) -> None:
         level = logging.INFO
     if not run_log.isEnabledFor(level):
         return
-    trigger, ended_at = execution.trigger, finish.finished_at
+    trigger, ended_at = run.trigger, finish.finished_at
     fields: dict[str, object] = {
         "task_id": finish.id,
         "task_name": trigger.name,
         "queue": trigger.queue,
-        "attempt": execution.claimed.attempt,
+        "attempt": run.claimed.attempt,
         "outcome": str(finish.outcome),
         "seconds": (ended_at - (finish.started_at or ended_at)) / MICROS,
     }

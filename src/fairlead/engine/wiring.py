@@ -23,7 +23,6 @@ from fairlead.engine.context import NodeContext, NodePorts, Served, View, kinds_
 from fairlead.engine.controls import Controls
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
-from fairlead.engine.execution import Execution
 from fairlead.engine.granting import Granting
 from fairlead.engine.helping import Helping
 from fairlead.engine.incidents import IncidentDelivery, IncidentReports
@@ -42,6 +41,7 @@ from fairlead.engine.partitions import Partitions
 from fairlead.engine.poller import Poller
 from fairlead.engine.pollers import ElectedPollers, Gauges, Pollers
 from fairlead.engine.reconciler import Reconciler
+from fairlead.engine.run import Run
 from fairlead.engine.run_notes import RunNotesWriter
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
@@ -232,11 +232,11 @@ class NodeParts:
     def on_positions_changed(self, key: PartitionKey) -> None:
         self.partitions.on_positions_changed(key)
 
-    def on_settled(self, executions: Sequence[Execution]) -> None:
-        self.runs.settled(executions)
+    def on_settled(self, runs: Sequence[Run]) -> None:
+        self.runs.settled(runs)
 
-    def on_end_refused(self, execution: Execution) -> None:
-        self.runs.end_refused(execution)
+    def on_end_refused(self, run: Run) -> None:
+        self.runs.end_refused(run)
 
     def on_not_held(self, trigger: Trigger) -> None:
         if trigger.queue in self.context.kinds.ordered:

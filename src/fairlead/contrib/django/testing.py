@@ -22,8 +22,8 @@ from fairlead.contrib.django.models import Task
 from fairlead.contrib.django.project import DjangoApp, get_app
 from fairlead.declare.current import current_run, set_run
 from fairlead.declare.handler import Handler
-from fairlead.engine.execution import Execution
 from fairlead.engine.outcome import failed, succeeded
+from fairlead.engine.run import Run
 from fairlead.errors import ConfigurationError
 from fairlead.model import ClaimedTask, Finish, State, Trigger
 from fairlead.testing import drain as drain_app
@@ -123,14 +123,14 @@ def _next_task(app: DjangoApp, at: Any) -> Any:
 
 def _run(app: DjangoApp, task: Any) -> BaseException | None:
     """Run one task, and record the end of its run; return its error."""
-    execution = _claim(app, task)
+    run = _claim(app, task)
     handler, error, result = app.handlers[task.name], None, None
     before = current_run()
-    execution.start(app.clock.now())
-    set_run(execution)
+    run.start(app.clock.now())
+    set_run(run)
     try:
         with _savepoints(app):
-            args, kwargs = execution.arguments()
+            args, kwargs = run.arguments()
             if handler.transactional:
                 kwargs["connection"] = connections[app.alias].connection
             result = _call(handler, args, kwargs)
@@ -139,9 +139,7 @@ def _run(app: DjangoApp, task: Any) -> BaseException | None:
     finally:
         set_run(before)
     now = app.clock.now()
-    finish: Finish = (
-        succeeded(execution, result, now) if error is None else failed(execution, error, now)
-    )
+    finish: Finish = succeeded(run, result, now) if error is None else failed(run, error, now)
     store = app.connections.store
     store.database.join(connections[app.alias], store.completion(NODE, [finish]))
     return error
@@ -163,7 +161,7 @@ def _call(handler: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return handler.function(*args, **kwargs)
 
 
-def _claim(app: DjangoApp, task: Any) -> Execution:
+def _claim(app: DjangoApp, task: Any) -> Run:
     connection = connections[app.alias]
     now = app.clock.now()
     statement = with_lists(
@@ -187,7 +185,7 @@ def _claim(app: DjangoApp, task: Any) -> Execution:
         weight=task.weight,
         ordering_key=task.ordering_key,
     )
-    return Execution(trigger, claimed, app.handlers[task.name])
+    return Run(trigger, claimed, app.handlers[task.name])
 
 
 __all__ = ["NODE", "ClearsTasks", "adrain", "clear", "drain", "run_tasks"]

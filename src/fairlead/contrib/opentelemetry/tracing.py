@@ -16,7 +16,7 @@ from fairlead.declare.current import CurrentTask, current_task
 from fairlead.declare.handler import RunInterceptor
 from fairlead.declare.options import Options
 from fairlead.declare.task import Draft, Submission
-from fairlead.engine.execution import CancelReason
+from fairlead.engine.run import CancelReason
 from fairlead.errors import Snooze
 
 NOWHERE = Context()

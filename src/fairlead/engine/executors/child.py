@@ -20,7 +20,6 @@ from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.declare.current import set_run
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.notes import Notes
-from fairlead.engine.execution import Execution
 from fairlead.engine.executors.process import (
     _LENGTH,
     CheckpointEnd,
@@ -32,6 +31,7 @@ from fairlead.engine.executors.process import (
 from fairlead.engine.executors.run_log import collecting
 from fairlead.engine.lifecycle import in_child
 from fairlead.engine.outcome import HOPELESS, encoded, error_text, error_type
+from fairlead.engine.run import Run
 from fairlead.errors import (
     FairleadError,
     InvalidDelay,
@@ -154,24 +154,24 @@ def _run(application: Any, job: Job, worker: Worker) -> JobEnd:
         None,
     )
     reporter = worker if job.keeps_notes else None
-    execution = Execution(trigger, claimed, handler, reporter=reporter)
-    execution.start(job.started_at)
-    notes = execution.current.notes
+    run = Run(trigger, claimed, handler, reporter=reporter)
+    run.start(job.started_at)
+    notes = run.current.notes
     worker.begin(notes)
-    job_end = _call(application, execution)
+    job_end = _call(application, run)
     if notes.log is None:
         return job_end
     lines, dropped = notes.log.kept()
     return msgspec.structs.replace(job_end, lines=lines, dropped=dropped)
 
 
-def _call(application: Any, execution: Execution) -> JobEnd:
-    set_run(execution)
+def _call(application: Any, run: Run) -> JobEnd:
+    set_run(run)
     try:
-        args, kwargs = execution.arguments()
-        handler = execution.handler
+        args, kwargs = run.arguments()
+        handler = run.handler
         assert handler is not None
-        with entered(overridden(application.interceptors, "in_child"), execution.current):
+        with entered(overridden(application.interceptors, "in_child"), run.current):
             result = handler.function(*args, **kwargs)
         kept = encoded(result, handler, handler.keep_result)
         return JobEnd() if kept is None else JobEnd(result=msgspec.Raw(kept))

@@ -18,10 +18,10 @@ from typing import Any
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import entered, overridden
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution, Superseded
 from fairlead.engine.executors.loop import Invoke
 from fairlead.engine.executors.thread import Call
 from fairlead.engine.outcome import NotBegun, done
+from fairlead.engine.run import Run, Superseded
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish
 from fairlead.ports.statements import Database
@@ -56,40 +56,36 @@ class Invocation:
         )
         """Run a synchronous handler in this thread; return its result, or Committed."""
 
-    def intercepted(self, execution: Execution) -> AbstractContextManager[object]:
+    def intercepted(self, run: Run) -> AbstractContextManager[object]:
         """Return a context manager that enters the interceptors of a run."""
-        return (
-            entered(self._running_hooks, execution.current)
-            if self._running_hooks
-            else nullcontext()
-        )
+        return entered(self._running_hooks, run.current) if self._running_hooks else nullcontext()
 
-    async def _intercepted_on_loop(self, execution: Execution) -> Any:
-        with self.intercepted(execution):
-            return await self._on_loop(execution)
+    async def _intercepted_on_loop(self, run: Run) -> Any:
+        with self.intercepted(run):
+            return await self._on_loop(run)
 
-    def _intercepted_in_thread(self, execution: Execution) -> Any:
-        with self.intercepted(execution):
-            return self._in_thread(execution)
+    def _intercepted_in_thread(self, run: Run) -> Any:
+        with self.intercepted(run):
+            return self._in_thread(run)
 
-    async def _on_loop(self, execution: Execution) -> Any:
-        args, kwargs = execution.arguments()
-        handler = execution.handler
+    async def _on_loop(self, run: Run) -> Any:
+        args, kwargs = run.arguments()
+        handler = run.handler
         assert handler is not None
         if not handler.transactional and not self._run_hooks:
             return await handler.function(*args, **kwargs)
         call: Callable[..., Any] = handler.function
         if handler.transactional:
-            call = functools.partial(self._in_transaction_async, execution)
+            call = functools.partial(self._in_transaction_async, run)
         call = functools.partial(call, *args, **kwargs)
-        return await self._intercepted(execution.current, call)
+        return await self._intercepted(run.current, call)
 
-    def _in_thread(self, execution: Execution) -> Any:
-        args, kwargs = execution.arguments()
-        handler = execution.handler
+    def _in_thread(self, run: Run) -> Any:
+        args, kwargs = run.arguments()
+        handler = run.handler
         assert handler is not None
         if handler.transactional:
-            return self._in_transaction(execution, *args, **kwargs)
+            return self._in_transaction(run, *args, **kwargs)
         return handler.function(*args, **kwargs)
 
     async def _intercepted(self, task: CurrentTask, call: Callable[[], Any]) -> Any:
@@ -97,82 +93,78 @@ class Invocation:
             call = functools.partial(run, task, call)
         return await call()
 
-    def _in_transaction(self, execution: Execution, /, *args: Any, **kwargs: Any) -> Committed:
-        handler, current = execution.handler, execution.current
+    def _in_transaction(self, run: Run, /, *args: Any, **kwargs: Any) -> Committed:
+        handler, current = run.handler, run.current
         assert handler is not None
-        with self._transaction(execution) as connection:
+        with self._transaction(run) as connection:
             current.connection = connection
             try:
                 result = handler.function(*args, **kwargs, connection=connection)
-                finish = self._finish_of(execution, result)
+                finish = self._finish_of(run, result)
                 complete = (
                     self._database.complete if handler.transaction is None else self._database.join
                 )
                 steps = self._context.store.completion(self._node, [finish])
                 completed = complete(connection, steps)
-                self._check(execution, completed)
+                self._check(run, completed)
             finally:
                 current.connection = None
-        return self._committed(execution, finish, completed)
+        return self._committed(run, finish, completed)
 
-    async def _in_transaction_async(
-        self, execution: Execution, /, *args: Any, **kwargs: Any
-    ) -> Committed:
-        handler, current = execution.handler, execution.current
+    async def _in_transaction_async(self, run: Run, /, *args: Any, **kwargs: Any) -> Committed:
+        handler, current = run.handler, run.current
         assert handler is not None
-        async with self._transaction_async(execution) as connection:
+        async with self._transaction_async(run) as connection:
             current.connection = connection
             try:
                 result = await handler.function(*args, **kwargs, connection=connection)
-                finish = self._finish_of(execution, result)
+                finish = self._finish_of(run, result)
                 steps = self._context.store.completion(self._node, [finish])
                 completed = await self._database.complete_async(connection, steps)
-                self._check(execution, completed)
+                self._check(run, completed)
             finally:
                 current.connection = None
-        return self._committed(execution, finish, completed)
+        return self._committed(run, finish, completed)
 
     @contextmanager
-    def _transaction(self, execution: Execution) -> Iterator[Any]:
+    def _transaction(self, run: Run) -> Iterator[Any]:
         """Run the block in a transaction. Raise NotBegun, without the block, if none can begin
         now."""
-        execution.is_beginning = True
+        run.is_beginning = True
         with ExitStack() as stack:
-            handler = execution.handler
+            handler = run.handler
             begin = (handler and handler.transaction) or self._database.transaction
             with _not_begun():
                 connection = stack.enter_context(begin())
-            execution.begin(self._clock.now())
+            run.begin(self._clock.now())
             yield connection
 
     @asynccontextmanager
-    async def _transaction_async(self, execution: Execution) -> AsyncIterator[Any]:
+    async def _transaction_async(self, run: Run) -> AsyncIterator[Any]:
         """Do what `_transaction` does, on the event loop."""
-        execution.is_beginning = True
+        run.is_beginning = True
         async with AsyncExitStack() as stack:
             with _not_begun():
                 connection = await stack.enter_async_context(self._database.transaction_async())
-            execution.begin(self._clock.now())
+            run.begin(self._clock.now())
             yield connection
 
-    def _finish_of(self, execution: Execution, result: Any) -> Finish:
-        if execution.cancel_reason is not None:
-            raise Superseded(
-                f"the run was stopped ({execution.cancel_reason}) before it could commit"
-            )
+    def _finish_of(self, run: Run, result: Any) -> Finish:
+        if run.cancel_reason is not None:
+            raise Superseded(f"the run was stopped ({run.cancel_reason}) before it could commit")
         # `done` raises for a bad result. Call it inside the transaction, which is then rolled back.
-        return done(execution, result, self._clock.now())
+        return done(run, result, self._clock.now())
 
     @staticmethod
-    def _check(execution: Execution, completed: Completed) -> None:
+    def _check(run: Run, completed: Completed) -> None:
         if completed.refused:
             raise Superseded(
                 "the task was reassigned to another node while it ran; its transaction was"
                 " rolled back"
             )
 
-    def _committed(self, execution: Execution, finish: Finish, completed: Completed) -> Committed:
-        for notification in [*execution.current.notifications, completed.notification]:
+    def _committed(self, run: Run, finish: Finish, completed: Completed) -> Committed:
+        for notification in [*run.current.notifications, completed.notification]:
             if notification is not None:
                 self._announce(notification)
         return Committed(finish)

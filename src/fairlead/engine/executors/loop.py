@@ -1,8 +1,8 @@
 """Asynchronous handlers on the event loop.
 
-A few long-lived runners take the executions from one queue. A handler that never waits needs no
-asyncio task of its own: its runner continues with the next execution. A runner that starts a
-handler while more executions are queued makes another runner ready, so there are as many runners as
+A few long-lived runners take the runs from one queue. A handler that never waits needs no
+asyncio task of its own: its runner continues with the next run. A runner that starts a
+handler while more runs are queued makes another runner ready, so there are as many runners as
 handlers that wait.
 """
 
@@ -16,24 +16,24 @@ from typing import Any, Protocol, cast
 
 from fairlead.clock import Clock
 from fairlead.declare.current import current_run, set_run
-from fairlead.engine.execution import Execution
+from fairlead.engine.run import Run
 
-Finished = Callable[[Execution, Any, BaseException | None, int], None]
-"""Callback in the event loop: the execution, its result, its exception, and the instant of its end
+Finished = Callable[[Run, Any, BaseException | None, int], None]
+"""Callback in the event loop: the run, its result, its exception, and the instant of its end
 (microseconds)."""
 
-Invoke = Callable[[Execution], Awaitable[Any]]
-"""Run the handler of an execution, with its interceptors and transaction."""
+Invoke = Callable[[Run], Awaitable[Any]]
+"""Call the handler of a run, with its interceptors and transaction."""
 
 
 class Executor(Protocol):
-    """Runs executions of one kind."""
+    """Executes the runs of one kind."""
 
-    def start(self, executions: Iterable[Execution]) -> None:
-        """Queue executions to run as soon as possible."""
+    def start(self, runs: Iterable[Run]) -> None:
+        """Queue runs to begin as soon as possible."""
 
-    def take_back(self) -> list[Execution]:
-        """Return the executions that have not started, and do not start them."""
+    def take_back(self) -> list[Run]:
+        """Return the runs that have not started, and do not start them."""
 
 
 _PATIENCE = 1.0
@@ -47,28 +47,28 @@ class _Runner(asyncio.Task[None]):
     """Asyncio task of one runner.
 
     A handler may keep a reference to its asyncio task, and cancel that task from a timer, an open
-    timeout or a child task when the runner serves another execution. Such a cancellation has no
+    timeout or a child task when the runner serves another run. Such a cancellation has no
     effect.
     """
 
-    execution: Execution | None = None
-    """Execution under way."""
+    run: Run | None = None
+    """Run under way."""
     was_cancelled = False
     """Whether anybody asked for a cancellation since the last call of `absorb_cancel`."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         caller = current_run()
-        if caller is not None and caller is not self.execution:
+        if caller is not None and caller is not self.run:
             return False
         return self.interrupt(msg)
 
     def interrupt(self, msg: Any | None = None) -> bool:
-        """Cancel the runner, also on a request from another execution."""
+        """Cancel the runner, also on a request from another run."""
         self.was_cancelled = True
         return super().cancel(msg)
 
     async def absorb_cancel(self) -> None:
-        """Discard cancellations meant for the execution that has ended, delivered or not. Raise
+        """Discard cancellations meant for the run that has ended, delivered or not. Raise
         CancelledError for a cancellation that comes meanwhile."""
         self.was_cancelled = False
         try:
@@ -83,7 +83,7 @@ class _Runner(asyncio.Task[None]):
 
 
 class LoopExecutor:
-    """The runners: never more than there are executions. An exception in a runner ends `run`.
+    """The runners: never more than there are runs. An exception in a runner ends `run`.
     `stop` ends all runners but those whose handlers ignore their cancellation."""
 
     def __init__(self, clock: Clock, invoke: Invoke, finished: Finished) -> None:
@@ -94,7 +94,7 @@ class LoopExecutor:
         """Context variables with which each run begins."""
         self._context.run(set_run, None)
         self._variables = [*self._context.items()]
-        self._queue: deque[Execution] = deque()
+        self._queue: deque[Run] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._runners: set[_Runner] = set()
         self._getting_ready = False
@@ -108,13 +108,13 @@ class LoopExecutor:
         self._run_task = asyncio.current_task()
         await self._broken
 
-    def start(self, executions: Iterable[Execution]) -> None:
-        """Queue executions to run as soon as possible."""
-        self._queue.extend(executions)
+    def start(self, runs: Iterable[Run]) -> None:
+        """Queue runs to begin as soon as possible."""
+        self._queue.extend(runs)
         self._get_one_ready()
 
-    def take_back(self) -> list[Execution]:
-        """Return the executions that have not started, and do not start them."""
+    def take_back(self) -> list[Run]:
+        """Return the runs that have not started, and do not start them."""
         waiting = list(self._queue)
         self._queue.clear()
         return waiting
@@ -169,28 +169,28 @@ class LoopExecutor:
             now = clock.now()
             slice_ends = now + _LONGEST_SLICE
             while queue:
-                execution = queue.popleft()
+                run = queue.popleft()
                 if queue:
                     self._get_one_ready()
                 result: Any = None
                 error: BaseException | None = None
-                runner.execution = execution
-                execution.interrupt = interrupt
-                set_run(execution)
+                runner.run = run
+                run.interrupt = interrupt
+                set_run(run)
                 try:
-                    execution.start(now)
-                    result = await self._invoke(execution)
+                    run.start(now)
+                    result = await self._invoke(run)
                 except BaseException as raised:  # whatever the handler raised ends the run only
-                    if self._ends_runner(runner, execution, raised):
+                    if self._ends_runner(runner, run, raised):
                         raise
                     error = raised
                 set_run(None)
-                execution.interrupt = None
-                runner.execution = None
+                run.interrupt = None
+                runner.run = None
                 now = (
                     clock.now()
                 )  # one reading of the clock for the end of this run and the start of the next
-                self._finished(execution, result, error, now)
+                self._finished(run, result, error, now)
                 if runner.was_cancelled:
                     await runner.absorb_cancel()
                 if self._is_context_changed():
@@ -215,12 +215,12 @@ class LoopExecutor:
                 return True
         return False
 
-    def _ends_runner(self, runner: _Runner, execution: Execution, raised: BaseException) -> bool:
+    def _ends_runner(self, runner: _Runner, run: Run, raised: BaseException) -> bool:
         """Return whether an exception was not raised by the handler, but thrown into it to end its
         runner: at the end of the node, or because the loop has closed the runner."""
         # Not isinstance, which runs code of the exception: it looks at `__class__`.
         if issubclass(type(raised), asyncio.CancelledError):
-            return runner.was_cancelled and execution.cancel_reason is None and self._is_ending
+            return runner.was_cancelled and run.cancel_reason is None and self._is_ending
         return issubclass(type(raised), GeneratorExit) and not _is_current(runner)
 
 

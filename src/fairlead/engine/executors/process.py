@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from fairlead.clock import Clock, to_datetime
-from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
 from fairlead.engine.outcome import RemoteError
+from fairlead.engine.run import Run
 from fairlead.errors import FairleadError, InvalidTask, Retry, Snooze
 from fairlead.model import ClaimedTask, LogLine
 
@@ -102,7 +102,7 @@ class ProcessExecutor:
         clock: Clock,
         size: int,
         application: str | None,
-        intercepted: Callable[[Execution], AbstractContextManager[object]],
+        intercepted: Callable[[Run], AbstractContextManager[object]],
         finished: Finished,
         children_changed: Callable[[], None],
         group: asyncio.TaskGroup,
@@ -116,7 +116,7 @@ class ProcessExecutor:
         self._finished = finished
         self._children_changed = children_changed
         self._group = group
-        self._queue: deque[Execution] = deque()
+        self._queue: deque[Run] = deque()
         self._idle: list[asyncio.subprocess.Process] = []
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._running = 0
@@ -126,15 +126,15 @@ class ProcessExecutor:
         """Return the process ids of the living children."""
         return [pid for pid, child in self._children.items() if child.returncode is None]
 
-    def start(self, executions: Iterable[Execution]) -> None:
-        """Queue executions to run as soon as a child is idle."""
-        self._queue.extend(executions)
+    def start(self, runs: Iterable[Run]) -> None:
+        """Queue runs to begin as soon as a child is idle."""
+        self._queue.extend(runs)
         while self._queue and self._running < self._size:
             self._running += 1
             self._group.create_task(self._run(), name="fairlead-process")
 
-    def take_back(self) -> list[Execution]:
-        """Remove the executions that have not started from this executor and return them."""
+    def take_back(self) -> list[Run]:
+        """Remove the runs that have not started from this executor and return them."""
         waiting = list(self._queue)
         self._queue.clear()
         return waiting
@@ -153,31 +153,31 @@ class ProcessExecutor:
         assert runner is not None
         try:
             while self._queue:
-                execution = self._queue.popleft()
-                execution.interrupt = runner.cancel
+                run = self._queue.popleft()
+                run.interrupt = runner.cancel
                 result: Any = None
                 error: BaseException | None = None
                 try:
-                    execution.start(self._clock.now())
-                    with self._intercepted(execution):
-                        result = await self._run_one(execution)
+                    run.start(self._clock.now())
+                    with self._intercepted(run):
+                        result = await self._run_one(run)
                 except BaseException as raised:  # an interceptor may raise, too
-                    if execution.cancel_reason is None and (
+                    if run.cancel_reason is None and (
                         runner.cancelling() or type(raised) is GeneratorExit
                     ):
                         raise  # the node stops
                     error = raised
-                execution.interrupt = None
-                if execution.cancel_reason is not None:
+                run.interrupt = None
+                if run.cancel_reason is not None:
                     while runner.cancelling():
                         runner.uncancel()
-                self._finished(execution, result, error, self._clock.now())
+                self._finished(run, result, error, self._clock.now())
         finally:
             self._running -= 1
 
-    async def _run_one(self, execution: Execution) -> Any:
+    async def _run_one(self, run: Run) -> Any:
         child = await self._child()
-        job = _job(execution)
+        job = _job(run)
         try:
             assert child.stdin is not None and child.stdout is not None
             await _send(child, job)
@@ -186,7 +186,7 @@ class ProcessExecutor:
                 frame = _read(await child.stdout.readexactly(length))
                 if isinstance(frame, JobEnd):
                     break
-                await self._take_notes(child, execution, frame)
+                await self._take_notes(child, run, frame)
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await child.wait()
             raise ChildDied(f"the child process running this task ended with code {code}") from None
@@ -196,17 +196,17 @@ class ProcessExecutor:
             raise
         self._idle.append(child)
         if frame.lines:
-            execution.current.notes.child_lines = (frame.lines, frame.dropped)
+            run.current.notes.child_lines = (frame.lines, frame.dropped)
         return _unpack(frame)
 
     async def _take_notes(
         self,
         child: asyncio.subprocess.Process,
-        execution: Execution,
+        run: Run,
         frame: JobProgress | JobCheckpoint,
     ) -> None:
         """Pass a progress or a checkpoint of the handler to the store."""
-        notes = execution.current.notes
+        notes = run.current.notes
         if isinstance(frame, JobProgress):
             notes.report(frame.done, frame.total, frame.note)
             return
@@ -252,11 +252,11 @@ async def _send(child: asyncio.subprocess.Process, frame: bytes) -> None:
     await child.stdin.drain()
 
 
-def _job(execution: Execution) -> bytes:
-    trigger, started_at = execution.trigger, execution.started_at
+def _job(run: Run) -> bytes:
+    trigger, started_at = run.trigger, run.started_at
     assert started_at is not None
-    context = msgspec.json.encode(execution.current.context).decode()
-    claimed = msgspec.structs.replace(execution.claimed, context=context)
+    context = msgspec.json.encode(run.current.context).decode()
+    claimed = msgspec.structs.replace(run.claimed, context=context)
     return msgspec.json.encode(
         Job(
             trigger.name,
@@ -265,7 +265,7 @@ def _job(execution: Execution) -> bytes:
             trigger.fairness_key,
             claimed,
             started_at,
-            execution.reporter is not None,
+            run.reporter is not None,
         )
     )
 

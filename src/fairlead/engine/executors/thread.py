@@ -13,13 +13,13 @@ from typing import Any
 
 from fairlead.clock import Clock
 from fairlead.declare.current import set_run
-from fairlead.engine.execution import Execution
 from fairlead.engine.executors.loop import Finished
+from fairlead.engine.run import Run
 
 log = logging.getLogger("fairlead.node")
 
-Call = Callable[[Execution], Any]
-"""Run the handler of an execution in this thread, with its transaction."""
+Call = Callable[[Run], Any]
+"""Call the handler of a run in this thread, with its transaction."""
 
 
 class ThreadExecutor:
@@ -37,25 +37,25 @@ class ThreadExecutor:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         """Context of each run: the node's, with the variables that the lifespan has set."""
-        self._queue: SimpleQueue[Execution | None] = SimpleQueue()
-        self._ended: deque[tuple[Execution, Any, BaseException | None]] = deque()
+        self._queue: SimpleQueue[Run | None] = SimpleQueue()
+        self._ended: deque[tuple[Run, Any, BaseException | None]] = deque()
         self._lock = threading.Lock()
         self._collect_scheduled = False
         self._threads = 0
         self._busy = 0
 
-    def start(self, executions: Iterable[Execution]) -> None:
-        """Queue executions to run as soon as a thread is idle."""
-        for execution in executions:
+    def start(self, runs: Iterable[Run]) -> None:
+        """Queue runs to begin as soon as a thread is idle."""
+        for run in runs:
             self._busy += 1
             error = None
             if self._busy > self._threads and self._threads < self._size:
                 error = self._start_thread()
             if error is not None and not self._threads:
-                execution.started_at = self._clock.now()
-                self._end(execution, None, error)
+                run.started_at = self._clock.now()
+                self._end(run, None, error)
             else:
-                self._queue.put(execution)
+                self._queue.put(run)
 
     def _start_thread(self) -> RuntimeError | None:
         """Start one more thread; return the error if the machine has none left."""
@@ -69,14 +69,14 @@ class ThreadExecutor:
         self._threads += 1
         return None
 
-    def take_back(self) -> list[Execution]:
-        """Return the executions that have not started, and do not start them."""
+    def take_back(self) -> list[Run]:
+        """Return the runs that have not started, and do not start them."""
         waiting = []
         while not self._queue.empty():
-            execution = self._queue.get_nowait()
-            if execution is not None:
+            run = self._queue.get_nowait()
+            if run is not None:
                 self._busy -= 1
-                waiting.append(execution)
+                waiting.append(run)
         return waiting
 
     def stop(self) -> None:
@@ -85,28 +85,28 @@ class ThreadExecutor:
             self._queue.put(None)
 
     def _run(self) -> None:
-        while (execution := self._queue.get()) is not None:
+        while (run := self._queue.get()) is not None:
             result: Any = None
             error: BaseException | None = None
             try:
                 # A copy, so that no other handler sees the context variables of this one.
-                result = self._context.copy().run(self._run_one, execution)
+                result = self._context.copy().run(self._run_one, run)
             except BaseException as raised:  # also SystemExit, which would end the thread
                 error = raised
             try:
-                self._end(execution, result, error)
+                self._end(run, result, error)
             except RuntimeError:
                 return  # the node ended without this handler: its loop is closed
 
-    def _run_one(self, execution: Execution) -> Any:
-        set_run(execution)
-        execution.start(self._clock.now())
-        return self._call(execution)
+    def _run_one(self, run: Run) -> Any:
+        set_run(run)
+        run.start(self._clock.now())
+        return self._call(run)
 
-    def _end(self, execution: Execution, result: Any, error: BaseException | None) -> None:
+    def _end(self, run: Run, result: Any, error: BaseException | None) -> None:
         """Pass the end of a run to the event loop. Raise RuntimeError if the loop is closed."""
         with self._lock:
-            self._ended.append((execution, result, error))
+            self._ended.append((run, result, error))
             must_schedule = not self._collect_scheduled
             self._collect_scheduled = True
         if must_schedule:
@@ -117,6 +117,6 @@ class ThreadExecutor:
             ended = list(self._ended)
             self._ended.clear()
             self._collect_scheduled = False
-        for execution, result, error in ended:
+        for run, result, error in ended:
             self._busy -= 1
-            self._finished(execution, result, error, self._clock.now())
+            self._finished(run, result, error, self._clock.now())

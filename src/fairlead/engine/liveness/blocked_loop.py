@@ -20,9 +20,9 @@ from functools import partial
 from fairlead.clock import MICROS
 from fairlead.engine import liveness
 from fairlead.engine.context import NodeContext
-from fairlead.engine.execution import Execution
 from fairlead.engine.executors import invocation
 from fairlead.engine.lifecycle import SimplePart
+from fairlead.engine.run import Run
 from fairlead.model import IncidentKind, IncidentReport
 
 log = logging.getLogger("fairlead.liveness")
@@ -114,8 +114,8 @@ class BlockedLoop(SimplePart):
     ) -> IncidentReport:
         """Log and count what blocks the loop; return the report of it."""
         stack = _stack(thread_id)
-        execution = getattr(asyncio.current_task(loop), "execution", None)
-        trigger = execution.trigger if isinstance(execution, Execution) else None
+        run = getattr(asyncio.current_task(loop), "run", None)
+        trigger = run.trigger if isinstance(run, Run) else None
         culprit = f"task {trigger.name} ({trigger.id})" if trigger else "code outside of handlers"
         fields = self._fields() | {"blocked_by": culprit, "stack": stack}
         log.error("the event loop is blocked", extra=fields)

@@ -35,7 +35,7 @@ class Superseded(FairleadError):
 
 
 @dataclass(slots=True, eq=False)
-class Execution:
+class Run:
     """One run of a claimed task."""
 
     trigger: Trigger
