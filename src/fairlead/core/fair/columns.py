@@ -27,7 +27,7 @@ class Cell(Entries):
     def __init__(self, first: Entry, column: Column, flow: Flow) -> None:
         # As in `Entries`, without a call: most cells of many keys have one trigger.
         self.first = first
-        self._rows = self._between = None
+        self._rows = None
         self._start = 0
         self.column = column
         self.flow = flow
@@ -57,7 +57,7 @@ class Cell(Entries):
         """Yield the rank at which each trigger would start if no limit were full, with its entry,
         first to last."""
         flow, rank = self.flow, self.flow.rank
-        for entry in sorted(self):
+        for entry in self:
             yield rank, entry
             lane, trigger = flow.lane, entry[3]
             rank += lane.step(trigger, lane.weights.get(flow.key, trigger.weight))
@@ -152,7 +152,7 @@ class Column:
                 if strand is None:
                     found.append((rank, entry))
                 elif strand.head is entry:
-                    found += [(rank, entry[:2] + each[2:]) for each in sorted(strand)]
+                    found += [(rank, entry[:2] + each[2:]) for each in strand]
         return [(rank, entry[3]) for rank, entry in sorted(found)]
 
 

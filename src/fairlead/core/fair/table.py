@@ -241,7 +241,7 @@ class TriggerTable:
             column.taken = 0
             for strand in column.strands.values():
                 if strand.head is None:
-                    triggers = [entry[3] for entry in sorted(strand)]
+                    triggers = [entry[3] for entry in strand]
                     found.append(Held(strand.ordering_key, triggers, strand.taken))
                 strand.taken = 0
         by_lane: dict[LaneKey, list[Held]] = {lane: [] for lane in lanes}
