@@ -27,6 +27,10 @@ class BrokenLake(FairleadError):
     and column."""
 
 
+class LakeInUse(FairleadError):
+    """Another process builds, erases or restores the lake. The text names it and its start."""
+
+
 class CheckFailed(FairleadError):
     """A count in the lake differs from the expected one. The text names the check and both
     counts."""

@@ -74,11 +74,16 @@ def session_of(options: SparkOptions, warehouse: Warehouse | None = None) -> Ite
 
 @contextmanager
 def job_on(options: TableOptions) -> Iterator[JobContext]:
-    """Start the Spark session of a job on an existing lake. Raise ConfigurationError, and
-    BrokenLake with the cause of an error of Spark."""
+    """Take the lease of an existing lake, and start the Spark session of a build. Raise
+    ConfigurationError, LakeInUse, and BrokenLake with the cause of an error of Spark."""
     _settings(options.spark)  # complain about them first
     warehouse = existing_lake(options.lake, options.catalog)
-    with session_of(options.spark, warehouse) as spark:
+    from fairlead.pipeline.warehouse.lease import lease
+
+    with (
+        lease(warehouse, SYSTEM_CLOCK, "build"),
+        session_of(options.spark, warehouse) as spark,
+    ):
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 

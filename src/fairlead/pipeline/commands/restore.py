@@ -9,6 +9,7 @@ import typer
 from fairlead.cli.options import Json
 from fairlead.cli.output import as_json, as_table, say
 from fairlead.cli.parameters import with_options
+from fairlead.clock import SYSTEM_CLOCK
 from fairlead.pipeline.commands.access import lake_of_options
 from fairlead.pipeline.commands.options import LakeOptions
 from fairlead.pipeline.commands.output import failures, watching
@@ -36,9 +37,10 @@ def restore(options: RestoreOptions) -> None:
     """
     with failures():
         from fairlead.pipeline.jobs import restore as job
+        from fairlead.pipeline.warehouse.lease import lease
 
         lake = lake_of_options(options.lake, options.catalog)
-        with watching("restoring"):
+        with watching("restoring"), lease(lake, SYSTEM_CLOCK, "restore"):
             found = job.restore(lake)
             dropped = job.drop_damaged(lake) if options.drop_damaged else {}
     if options.json:

@@ -21,12 +21,13 @@ from fairlead.pipeline.models import ATTEMPTS, EVENTS, FAILURES, QUARANTINE, TAB
 from fairlead.pipeline.parts import hours_of
 from fairlead.pipeline.reading.engine import MEMORY, as_our_errors
 from fairlead.pipeline.reading.query import open_views, views_of
-from fairlead.pipeline.runs import NOTHING_TO_DO, recorded
+from fairlead.pipeline.runs import recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import bury, readmit, tombstone
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US, LAST_US
+from fairlead.pipeline.warehouse.lease import lease
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.windows import ALL
 
@@ -49,20 +50,20 @@ class Erasure(msgspec.Struct, frozen=True):
 
 
 def erase(lake: Warehouse, key: str, clock: Clock, dry_run: bool = False) -> Erasure:
-    """Erase the key; with `dry_run`, only count the rows that name it. A build that runs meanwhile
-    cannot publish. Raise BrokenLake, ConfigurationError, StoreUnavailable."""
+    """Erase the key; with `dry_run`, only count the rows that name it. Raise BrokenLake,
+    ConfigurationError, LakeInUse, StoreUnavailable."""
     stone = _stone(lake, key)
-    params = {"key": stone, "dry_run": dry_run}
-    with recorded(lake, clock, "erase", params, keep_idle=False) as run:
+    if dry_run:
+        found = rows_with(lake, key)
+        return Erasure(found, found, sorted(_days(lake, key)))
+    with lease(lake, clock, "erase"), recorded(lake, clock, "erase", {"key": stone}) as run:
         before, days = rows_with(lake, key), _days(lake, key)
-        if dry_run:
-            run.state = NOTHING_TO_DO
-            return Erasure(before, before, sorted(days))
         for table in (ATTEMPTS, EVENTS):
             bury(lake.table(table), [stone])
         days |= _days(lake, key)  # exports that ended before the tombstone
         builds = Builds(lake)
-        # Refuse builds that have read the key, and note the days that count it.
+        # Note the days that count the key. With a catalog that has no lease, this refuses builds
+        # that have read it.
         _publish(builds, lambda build: _again(build, hours_of(days)), clock.now())
         # Attempts last, so that a run after a crash still finds the days of the key.
         for table in sorted(TABLES, key=lambda table: table is ATTEMPTS):

@@ -25,6 +25,7 @@ from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import BUILDS, Builds
 from fairlead.pipeline.warehouse.compaction import compact
 from fairlead.pipeline.warehouse.layout import DAY_US
+from fairlead.pipeline.warehouse.lease import lease
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 StepName = Literal["compact", "expire", "reconcile", "retain", "check"]
@@ -82,7 +83,7 @@ def maintain(
     skip: Collection[StepName] = (),
 ) -> Maintained:
     """Compact small files, remove snapshots and files that nobody needs, compare the lake with the
-    store, and check all tables.
+    store, and check all tables. The steps that remove something wait until a build has ended.
 
     keep: age at which rows of BY_AGE are removed; None keeps all. keep_days: number of whole days
     of bronze to keep, None for all. skip: steps to leave out.
@@ -129,7 +130,10 @@ class _Night:
         lake, now = self.sources.lake, self.sources.clock.now()
         snapshots = 0
         params = {"keep_days": self.keep and self.keep.days}
-        with recorded(lake, self.sources.clock, "expire", params) as run:
+        with (
+            lease(lake, self.sources.clock, "maintain", wait=True),
+            recorded(lake, self.sources.clock, "expire", params) as run,
+        ):
             # Branches of a build that died after its publication hold what readers see.
             builds = Builds(lake)
             builds.finish(builds.newest()[0])
@@ -169,7 +173,8 @@ class _Night:
         reader = history.database.read_now(history.reader(lake.reader))
         compared = 0 if reader is None else reader.checked_at or 0
         first = first_day(self.sources.clock.now(), self.keep_days)
-        done = drop_before(lake, first, compared)
+        with lease(lake, self.sources.clock, "maintain", wait=True):
+            done = drop_before(lake, first, compared)
         state: State = "done" if done.rows else "nothing to do"
         rows = sum(done.rows.values())
         return Step("retain", state, f"{rows:,} rows of {len(done.days):,} days removed")

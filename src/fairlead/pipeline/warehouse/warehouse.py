@@ -141,7 +141,7 @@ class Warehouse:
                 check_folder("lake", folder / NAMESPACE)
             if file is not None:
                 durable.folder(file.parent)
-                check_folder("catalog", file)
+                check_folder("catalog", file, [f"{file.name}-lease"])
                 if not file.exists():
                     # SQLite itself gives a group no right to write.
                     file.touch()
