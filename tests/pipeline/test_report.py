@@ -335,6 +335,24 @@ def test_a_very_long_key_is_cut_in_the_middle(data: ReportData) -> None:
     assert shown and all(len(text) <= 60 and "…" in text and "-the-end" in text for text in shown)
 
 
+def test_tasks_without_a_key_and_idle_workers_have_names_on_the_page(data: ReportData) -> None:
+    shown = Page(render(with_hashed_keys(renamed(data, ""))))
+    assert shown.tables["cost"][0][0] == "(no key)"
+    idle = Page(render(renamed(data, "*")))
+    assert idle.tables["cost"][0][0] == "(idle workers)"
+
+
+def test_numbers_of_a_small_history_are_ones_that_people_read(data: ReportData) -> None:
+    shares, objectives = data.frames["share_over_time"], data.frames["objectives"]
+    few = shares.assign(value=shares["value"] / 1e5)
+    spent = objectives.assign(budget_left=-92.371)
+    frames = data.frames | {"share_over_time": few, "objectives": spent}
+    page = Page(render(data._replace(frames=frames)))
+    assert not re.search(r"\de-\d", page.sections["share"])
+    assert "ms a minute" in page.sections["share"]
+    assert "fast has spent 93.4 times its error budget" in page.sections["findings"]
+
+
 def test_keys_beyond_the_first_ones_are_counted_and_summed_in_one_row(
     data: ReportData, page: Page
 ) -> None:

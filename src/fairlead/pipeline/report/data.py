@@ -182,4 +182,4 @@ def hashed_key(key: str) -> str:
 
 
 def _hidden(key: str) -> str:
-    return key if key == ALL else hashed_key(key)
+    return key if key in ("", ALL) else hashed_key(key)

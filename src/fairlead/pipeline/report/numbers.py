@@ -8,6 +8,7 @@ from decimal import Decimal
 from math import floor, log10
 
 from fairlead.clock import MICROS
+from fairlead.pipeline.windows import ALL
 
 _UNITS = (
     ("d", 86_400 * MICROS),
@@ -70,6 +71,11 @@ def shortened(text: str, longest: int = LONGEST_NAME) -> str:
         return plain
     tail = longest // 3
     return f"{plain[: longest - tail - 1]}…{plain[-tail:]}"
+
+
+def key_name(key: str, longest: int = LONGEST_NAME) -> str:
+    """Return a fairness key for people. The key ALL of a bill stands for paid time without runs."""
+    return {"": "(no key)", ALL: "(idle workers)"}.get(key) or shortened(key, longest)
 
 
 def ratio(value: float) -> str:

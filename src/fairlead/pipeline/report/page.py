@@ -17,11 +17,21 @@ from fairlead.pipeline.models import QUARANTINE
 from fairlead.pipeline.reading.history import Steps
 from fairlead.pipeline.report import numbers
 from fairlead.pipeline.report.data import ReportData
-from fairlead.pipeline.report.numbers import count, duration, instant, percent, ratio, shortened
+from fairlead.pipeline.report.numbers import (
+    count,
+    duration,
+    instant,
+    key_name,
+    percent,
+    ratio,
+    shortened,
+)
 from fairlead.pipeline.windows import DAY, HOUR
 
 EVEN = 0.9
 """Median Jain index below which a queue is shown as uneven."""
+_FEW_WORKERS = 0.01
+"""Busy workers below which a chart shows their time."""
 _OLD_US = DAY * MICROS
 """Age of the newest attempt above which the report says that the data is old."""
 
@@ -33,6 +43,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "ratio": ratio,
     "work": numbers.work,
     "instant": instant,
+    "key": key_name,
     "name": shortened,
     "text": lambda text: shortened(" ".join(str(text).split()), 90),
 }
@@ -86,7 +97,7 @@ def _cell(row: dict[Any, Any], column: str, kind: str) -> Cell:
     value = row[column]
     if pd.isna(value):
         return Cell(f"{row['keys']:,} others" if column == "fairness_key" else "-", kind)
-    is_number = kind not in ("instant", "name", "text")
+    is_number = kind not in ("instant", "key", "name", "text")
     return Cell(_FORMATS[kind](value), kind, str(value) if is_number else "")
 
 
@@ -113,7 +124,7 @@ def _about_runs(data: ReportData) -> Iterator[Finding]:
         name = shortened(queue["queue"])
         if queue["starved_keys"]:
             text = f"{name}: {count(queue['starved_keys'])} keys starved in the worst window;"
-            key, lag = shortened(queue["max_lag_key"] or ""), numbers.work(queue["max_lag_us"])
+            key, lag = key_name(queue["max_lag_key"]), numbers.work(queue["max_lag_us"])
             yield Finding("bad", f"{text} {key} was owed most, {lag}.")
         if pd.notna(queue["jain_median"]) and queue["jain_median"] < EVEN:
             index = ratio(queue["jain_median"])
@@ -126,10 +137,10 @@ def _about_runs(data: ReportData) -> Iterator[Finding]:
         name = shortened(worst["slo_id"])
         if pd.notna(left):
             rest = f"has {percent(left)} of its error budget left"
-            rest = rest if left >= 0 else f"has overspent its error budget by {percent(-left)}"
+            rest = rest if left >= 0 else f"has spent {ratio(1 - left)} times its error budget"
             yield Finding(state, f"{name} {rest}, the least of {len(objectives)} objectives.")
     if len(cost) and cost["amount"].any():
-        key, part = shortened(cost.iloc[0]["fairness_key"]), percent(cost.iloc[0]["part"])
+        key, part = key_name(cost.iloc[0]["fairness_key"]), percent(cost.iloc[0]["part"])
         total = numbers.amount(cost["amount"].sum())
         yield Finding("ok", f"The cost is {total}; {part} of it for {key}.")
 
@@ -164,7 +175,7 @@ def _charts(data: ReportData) -> dict[str, list[Markup]]:
     when, hours_s = data.period, max(data.period.step_s, HOUR)
     return {
         "share": [
-            chart(shortened(queue), "workers", rows, rows["line"], when, when.step_s)
+            chart(shortened(queue), *_busy(rows), rows["line"], when)
             for queue, rows in shares.groupby("queue", sort=False)
         ],
         "pickup": [
@@ -174,16 +185,30 @@ def _charts(data: ReportData) -> dict[str, list[Markup]]:
     }
 
 
+def _busy(rows: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """Return the unit of busy workers, and the rows in it: small numbers of workers as the time
+    that they work in a minute."""
+    if rows["value"].max() >= _FEW_WORKERS:
+        return "workers", rows
+    return "ms a minute", rows.assign(value=rows["value"] * 60_000)
+
+
 def chart(
-    title: str, unit: str, rows: pd.DataFrame, lines: pd.Series[str], when: Steps, step_s: int
+    title: str,
+    unit: str,
+    rows: pd.DataFrame,
+    lines: pd.Series[str],
+    when: Steps,
+    step_s: int | None = None,
 ) -> Markup:
-    """Return a chart with a line for each name in `lines` (null: all other keys) through the points
-    (`at`, `value`) of the rows; a step without data is a gap."""
-    times = range(when.since, when.until, step_s * MICROS)
+    """Return a chart with a line for each key or queue in `lines` (null: all other keys) through
+    the points (`at`, `value`) of the rows; a step (default: of the period) without data is a
+    gap."""
+    times = range(when.since, when.until, (step_s or when.step_s) * MICROS)
     grid = pd.to_datetime(list(times), unit="us")
     series = [
         (
-            "others" if pd.isna(name) else shortened(name, 26),
+            "others" if pd.isna(name) else key_name(name, 26),
             points.set_index("at")["value"].astype(float).reindex(grid).tolist(),
         )
         for name, points in rows.groupby(lines, sort=False, dropna=False)
