@@ -66,7 +66,10 @@ def test_a_queue_without_claims_for_minutes_stalls(lake: Warehouse) -> None:
 
 def test_a_stall_in_the_last_known_minutes_is_open(lake: Warehouse) -> None:
     [incident] = found(
-        lake, MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(50, 60)]})
+        lake,
+        MemoryTables(
+            {BACKLOG.name: [waited(minute, "a", depth_min=5) for minute in range(50, 60)]}
+        ),
     )
     assert not incident.is_over and incident.end_at == at(3600)
 
@@ -87,6 +90,43 @@ def test_a_key_with_far_more_tasks_than_usual_and_than_others_floods(lake: Wareh
         at(1500),
     )
     assert incident.keys_hit == 2 and incident.tasks_delayed == 2 + 1000 + 50
+
+
+def starving(*minutes: int, key: str = "b") -> list[dict[str, Any]]:
+    """Return minutes in which the tables mark a key as starved."""
+    of = {"window_s": 60, "queue": "q", "fairness_key": key, "starved": True}
+    return [row(TENANT_SHARE, window_start=at(60 * minute), **of) for minute in minutes]
+
+
+def test_keys_do_not_starve_while_the_whole_queue_stalls(lake: Warehouse) -> None:
+    stalled = [
+        waited(minute, key, depth_min=3, depth_end=3) for minute in range(10, 40) for key in "abc"
+    ]
+    marked = [each for key in "abc" for each in starving(*range(11, 40), key=key)]
+    backlog = [*quiet(5, 9, 40), *stalled]
+    [incident] = found(lake, MemoryTables({BACKLOG.name: backlog, TENANT_SHARE.name: marked}))
+    assert (incident.kind, incident.keys_hit, incident.tasks_delayed) == ("stall", 3, 9)
+
+
+@pytest.mark.parametrize(("tasks", "minutes", "count"), [(5, 5, 1), (4, 5, 0), (5, 4, 0)])
+def test_a_key_starves_by_the_tasks_and_minutes_of_the_rules(
+    lake: Warehouse, tasks: int, minutes: int, count: int
+) -> None:
+    of_b = [waited(m, "b", depth_min=tasks, depth_end=tasks) for m in range(10, 10 + minutes)]
+    tables = {
+        BACKLOG.name: [*quiet(*range(5, 40)), *of_b],
+        TENANT_SHARE.name: starving(*range(10, 10 + minutes)),
+    }
+    rows = found(lake, MemoryTables(tables))
+    assert [(each.kind, each.subject) for each in rows] == [("starved", "b")] * count
+    for each in rows:
+        wait_us = tasks * minutes * 60_000_000
+        assert (each.keys_hit, each.tasks_delayed, each.extra_wait_us) == (1, tasks, wait_us)
+
+
+def test_a_stall_of_few_tasks_is_not_listed(lake: Warehouse) -> None:
+    backlog = [*quiet(5, 9, 40), *(waited(m, "b", depth_min=4, depth_end=4) for m in range(10, 15))]
+    assert found(lake, MemoryTables({BACKLOG.name: backlog})) == []
 
 
 @pytest.mark.parametrize("first", [0, 1, 59])
@@ -128,7 +168,7 @@ def test_an_incident_is_the_same_whatever_days_are_asked_for(
             key,
             arrived=tasks,
             claimed=0 if is_stalled else tasks,
-            depth_min=int(is_stalled),
+            depth_min=5 * is_stalled,
             depth_end=tasks * is_stalled,
         )
         for (minute, key), (tasks, is_stalled) in minutes.items()
@@ -166,8 +206,9 @@ def test_an_incident_across_midnight_is_found_once(lake: Warehouse, kind: str) -
         each = [served(m, "b", 1, attempts_done=0, failed=20) for m in minutes]
     elif kind == "starved":
         table = TENANT_SHARE
-        of = {"window_s": 60, "queue": "q", "fairness_key": "b", "starved": True}
-        each = [row(TENANT_SHARE, window_start=at(60 * m), **of) for m in minutes]
+        each = starving(*minutes)
+        backlog += [waited(m, "b", arrived=1) for m in minutes]
+        backlog += [waited(m, "c", arrived=1, claimed=1, depth_min=0) for m in minutes]
     elif kind == "node loss":
         table = ATTEMPTS
         each = [
@@ -175,7 +216,7 @@ def test_an_incident_across_midnight_is_found_once(lake: Warehouse, kind: str) -
         ]
     else:
         backlog = [r for r in backlog if r["minute"] not in {at(60 * m) for m in minutes}]
-        backlog += [waited(m, "b") for m in minutes]
+        backlog += [waited(m, "b", depth_min=5) for m in minutes]
     tables = MemoryTables({BACKLOG.name: backlog, table.name: [*each] or backlog})
     days = [at(0).replace(hour=0) + timedelta(days=n) for n in range(2)]
     [incident] = found(lake, tables, since=days[0], until=days[1])
@@ -188,7 +229,8 @@ def test_days_without_tables_are_not_searched(
     lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    tables = MemoryTables({BACKLOG.name: [waited(minute, "a") for minute in range(10, 16)]})
+    rows = [waited(minute, "a", depth_min=5) for minute in range(10, 16)]
+    tables = MemoryTables({BACKLOG.name: rows})
     totals = tables.totals
     monkeypatch.setattr(tables, "totals", lambda *of: asked.append(of) or totals(*of))
     first, counts = found(lake, tables), []

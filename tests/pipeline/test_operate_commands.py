@@ -29,7 +29,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     monkeypatch.setenv("FAIRLEAD_LAKE", str(tmp_path / "lake"))
     lake = lake_in(tmp_path / "lake")
     put(lake, ATTEMPTS, [attempt(fairness_key=key) for key in ("acme", "b")])
-    put(lake, BACKLOG, [waited(minute, "b") for minute in range(6)])
+    put(lake, BACKLOG, [waited(minute, "b", depth_min=5) for minute in range(6)])
     return lake
 
 

@@ -12,7 +12,8 @@ for each minute of the tables.
   after `quiet_seconds` without one.
 - node loss: the heartbeat of a node is overdue, or runs of it were lost. Over after `quiet_seconds`
   without either.
-- starved: a key got less than its share (the tables say so). Over after `quiet_seconds`.
+- starved: tasks of a key waited while others were claimed (the tables say so). Over after
+  `quiet_seconds`.
 
 Floods are found only after the first `warm_up_seconds`, in which the means of keys are measured.
 """
@@ -53,6 +54,8 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     burst_runs: _Count = 20
     quiet_seconds: _Seconds = 300.0
     warm_up_seconds: Annotated[float, msgspec.Meta(ge=0)] = 180.0
+    delayed_tasks: _Count = 5
+    """Least tasks that a stall or a starved key delays, for `fairlead pipeline incidents`."""
     forget_seconds: _Seconds = 7200.0
     """Seconds without tasks after which a key is dropped from memory."""
     queues: dict[str, dict[str, int | float]] = {}

@@ -49,7 +49,8 @@ class Minute(msgspec.Struct):
             arrived=self.arrived,
             keys=self.keys,
             lost=self.lost,
-            starved=self.starved,
+            # While no key is served, the queue stalls, and no key starves.
+            starved=self.starved if self.claimed else [],
         )
 
 

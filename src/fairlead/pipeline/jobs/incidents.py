@@ -34,8 +34,12 @@ BY_DEFAULT = 7
 Queues = dict[str, dict[int, Minute]]
 
 _STATEMENTS = load("incidents.sql", __package__)
-_EVIDENCE = {"error burst": "keys_failed", "node loss": "keys_lost"}
-"""Statement that counts the keys that an incident has hit; the default is keys_waiting."""
+_EVIDENCE = {
+    "error burst": "keys_failed",
+    "node loss": "keys_lost",
+    "starved": "waits_of_key",
+}
+"""Statement that counts what an incident has hit; the default is keys_waiting."""
 
 
 class IncidentRow(msgspec.Struct, frozen=True):
@@ -80,15 +84,24 @@ def incidents(
         found: list[IncidentRow] = []
         for midnight in (micros_of(day) // MINUTE for day in days):
             windows = sorted(history.incidents(midnight, rules), key=lambda each: each.start)
-            found += [history.row(window) for window in windows]
+            rows = map(history.row, windows)
+            found += [row for row in rows if _is_listed(row, rules.of(row.queue))]
             run.rows_in += sum(map(len, history.day(midnight).values()))
             history.drop_before(midnight)
-        rows = _table(found)
+        made = _table(found)
         lake.table(INCIDENTS).rewrite(
-            days, lambda known: rows if found or known.num_rows else None, "incidents"
+            days, lambda known: made if found or known.num_rows else None, "incidents"
         )
         run.rows_out = len(found)
     return found
+
+
+def _is_listed(row: IncidentRow, rules: Rules) -> bool:
+    """Return whether a stall or a starved key delayed enough tasks, the key for long enough."""
+    if row.kind not in ("stall", "starved"):
+        return True
+    is_long = row.end_at - row.start_at >= timedelta(seconds=rules.standstill_seconds)
+    return row.tasks_delayed >= rules.delayed_tasks and (row.kind == "stall" or is_long)
 
 
 def _table(rows: Iterable[IncidentRow]) -> pa.Table:
@@ -174,7 +187,7 @@ class _History:
             _EVIDENCE.get(window.kind, "keys_waiting"),
             range(window.start, window.end),
             queue=window.queue,
-            node=window.subject,
+            subject=window.subject,
             first=window.start,
             last=window.end - 1,
         )
@@ -182,6 +195,8 @@ class _History:
         before = range(max(self.known_from, window.start - DAY_MINUTES), window.start)
         usual = median([minutes[n].depth_end if n in minutes else 0 for n in before] or [0])
         extra = sum(max(0.0, each.depth_end - usual) for each in inside)
+        if window.kind == "starved":
+            delayed, extra = hit["tasks"], hit["minutes"]
         return IncidentRow(
             window.id,
             window.kind,

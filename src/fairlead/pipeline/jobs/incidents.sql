@@ -37,6 +37,12 @@ SELECT queue, list(DISTINCT fairness_key) AS keys FROM {silver.backlog} WHERE ar
 SELECT epoch_us(minute) // 60000000 AS minute, map_from_entries(list((fairness_key, arrived))) AS keys
   FROM {silver.backlog} WHERE queue = $queue AND list_contains($keys, fairness_key) GROUP BY 1
 
+-- name: waits_of_key
+SELECT 1 AS keys, coalesce(sum(depth_end), 0) AS minutes,
+       coalesce(sum(arrived + if(epoch_us(minute) // 60000000 = $first, depth_min, 0)), 0) AS tasks
+  FROM {silver.backlog}
+ WHERE queue = $queue AND fairness_key = $subject AND epoch_us(minute) // 60000000 BETWEEN $first AND $last
+
 -- name: keys_waiting
 SELECT count(DISTINCT fairness_key) AS keys FROM {silver.backlog}
  WHERE queue = $queue AND epoch_us(minute) // 60000000 BETWEEN $first AND $last AND depth_end > 0
@@ -48,4 +54,4 @@ SELECT count(DISTINCT fairness_key) AS keys FROM {silver.service}
 -- name: keys_lost
 SELECT count(DISTINCT fairness_key) AS keys FROM {bronze.attempts}
  WHERE queue = $queue AND epoch_us(finished_at) // 60000000 BETWEEN $first AND $last AND outcome = 'lost'
-   AND node = $node
+   AND node = $subject

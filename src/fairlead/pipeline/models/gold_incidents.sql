@@ -13,7 +13,8 @@
 --   end_at        timestamp first instant after the last minute
 --   is_over       boolean   whether the incident has ended in the history so far
 --   keys_hit      int       number of keys with waiting tasks or failed runs during the incident
---   tasks_delayed bigint    number of tasks that waited at the start or became ready during the
---                           incident; for error bursts and node losses, number of runs
+--   tasks_delayed bigint    number of tasks, for a starved key of its own, that waited at the start
+--                           or became ready during the incident; for error bursts and node losses,
+--                           number of runs
 --   extra_wait_us bigint    waiting time of tasks during the incident, beyond that in the queue's
---                           median minute
+--                           median minute; for a starved key, that of its tasks
