@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 
 from fairlead import App
+from fairlead.operate.caller import Caller
 from fairlead.web import Access, console
 from fairlead.web.application import Console
+from fairlead.web.waiting import ReadLoop
 
 HOST = "http://localhost:8350"
 PAGE = {"accept": "text/html"}
@@ -54,3 +56,16 @@ class Browser:
 def with_access(app: App, access: Access, **settings: Any) -> Console:
     """Return a console whose viewers all have this access."""
     return console(app, authorize=lambda _request: access, **settings)
+
+
+def assistant(app: App, tenants: set[str] | None = None, mask: Any = None) -> Caller:
+    """Return the caller that an assistant is: it may change nothing, and sees arguments through a
+    mask only."""
+    return Caller(
+        context=app.operate_context,
+        wait=ReadLoop(app).wait_for,
+        rights=frozenset(),
+        tenants=None if tenants is None else frozenset(tenants),
+        mask=mask,
+        shows_arguments=mask is not None,
+    )

@@ -18,17 +18,16 @@ from hypothesis import strategies as st
 from fairlead import App
 from fairlead.model import Incident, IncidentKind, Level
 from fairlead.model.task_facts import TaskPage
+from fairlead.operate.documents import instant_of
 from fairlead.operate.tasks import Management
 from fairlead.web import Access, console
-from fairlead.web.api.conversion import instant_of
 from fairlead.web.api.openapi import openapi_document
-from fairlead.web.api.operations import Act, json_of
-from fairlead.web.api.reads import Reads
+from fairlead.web.api.operations import json_of, route_of
 from fairlead.web.api.routes import OPERATIONS
 from fairlead.web.mcp import McpServer
 from tests.conftest import url_of
 from tests.web.api_kit import FUTURE, HOSTILE, SECRET, add_lake, fill, shop
-from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
+from tests.web.browsing import HOST, SAME_ORIGIN, Browser, assistant, with_access
 
 API = "/api/v1"
 JSON = {"accept": "application/json"}
@@ -145,7 +144,7 @@ async def test_every_operation_gives_what_the_openapi_document_says(full: App) -
         ("actions", {}, {"rows": 2}),
         ("action", {"id": "1"}, {}),
         ("interrupt_action", {"id": "1"}, None),
-        ("resume_action", {"id": "1"}, None),
+        ("resume_action", {"id": "1"}, {"take_over": True}),
         ("pause_queue", {}, {"queue": "mail"}),
         ("resume_queue", {}, {"queue": "mail"}),
         ("set_weight", {}, {"queue": "mail", "fairness_key": HOSTILE, "weight": 2.5}),
@@ -426,14 +425,14 @@ async def test_no_read_of_a_tenant_shows_anything_of_another_one(full: App) -> N
     ]
     served = 0
     for operation in OPERATIONS:
-        if isinstance(operation, Act):
+        if not operation.is_read:
             continue
         known = set(operation.arguments.__struct_fields__) | {"no_key"}
         for query in queries:
             if not set(query) <= known:
                 continue
             for id in (foreign[0]["id"], foreign[-1]["id"][:20], own[0]["id"], "1"):
-                path = operation.route.path.format(id=id)
+                path = route_of(operation).path.format(id=id)
                 response = await caller.client.get(path, params=query)
                 served += response.status_code == 200
                 assert response.status_code in (200, 400, 403, 404), (path, query, response.text)
@@ -504,11 +503,10 @@ async def test_an_unknown_tenant_is_not_called_a_task(app: App) -> None:
 async def test_the_tool_says_that_a_search_was_cut(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = Reads(app, tenants=None, show_arguments=None)
     page = TaskPage([], "0197f9a2-0000-7000-8000-000000000000", is_cut=True)
     monkeypatch.setattr(Management, "page", lambda *_args, **_given: page)
     call = {"name": "tasks", "arguments": {"name": "other"}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
-    sent = McpServer(reads, is_operator=True).respond(msgspec.json.encode(message))
+    sent = McpServer(assistant(app), is_operator=True).respond(msgspec.json.encode(message))
     found = json.loads(json.loads(sent or b"")["result"]["content"][0]["text"])
     assert found["tasks"] == [] and found["next"] and "may match" in found["note"]

@@ -14,17 +14,15 @@ import pytest
 from fastapi import FastAPI, HTTPException
 
 from fairlead import App
-from fairlead.errors import StoreUnavailable, UnknownTask
+from fairlead.errors import InvalidTask, StoreUnavailable, UnknownTask
 from fairlead.operate.changes import Cancel
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web import Access, console, live
 from fairlead.web.access import ACTIONS
-from fairlead.web.api.reads import Reads
 from fairlead.web.attempts import MOST_OF_ONE
-from fairlead.web.inputs import BadInput
 from fairlead.web.live import Changes, LiveHub
 from tests.conftest import url_of
-from tests.web.browsing import HOST, SAME_ORIGIN, Browser, with_access
+from tests.web.browsing import HOST, SAME_ORIGIN, Browser, assistant, with_access
 
 TOKEN = "a token of a person"  # noqa: S105
 CROSS_SITE = {"sec-fetch-site": "cross-site", "sec-fetch-dest": "document"}
@@ -313,10 +311,8 @@ async def test_a_masked_argument_cannot_be_guessed_by_a_search(app: App, argumen
             assert response.status_code == 400 and "masked" in response.text
     assert app.management.actions.list() == []
     for mask in (None, hide_pins):
-        with pytest.raises(BadInput, match="cannot be searched"):
-            Reads(app, tenants=None, show_arguments=mask).searchable(
-                {"argument": argument, "name": "send"}
-            )
+        with pytest.raises(InvalidTask, match="cannot be searched"):
+            assistant(app, mask=mask).searchable({"argument": argument, "name": "send"})
 
 
 async def test_what_a_mask_leaves_can_be_searched(app: App) -> None:

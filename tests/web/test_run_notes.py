@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import App, Fixed, current_task
+from fairlead.operate.task_detail import task_detail
 from fairlead.testing import drain
 from fairlead.web import Access
-from fairlead.web.api.reads import Reads
 from fairlead.web.mcp import McpServer
 from tests.end_to_end.test_command_line import fairlead_here
-from tests.web.browsing import Browser, with_access
+from tests.web.browsing import Browser, assistant, with_access
 
 API = "/api/v1"
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
@@ -67,7 +67,7 @@ async def test_the_api_and_the_mcp_server_show_progress_and_log_lines(sqlite_url
     for access in (Access.full(), Access.read(tenants={"acme"})):
         response = await Browser(with_access(app, access)).client.get(f"{API}/tasks/{task_id}")
         check(response.json())
-    server = McpServer(reads(app, {"acme"}), is_operator=False)
+    server = McpServer(assistant(app, {"acme"}), is_operator=False)
     call = {"name": "task", "arguments": {"id": task_id}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     response = json.loads(server.respond(json.dumps(message).encode()) or b"")
@@ -104,13 +104,8 @@ async def test_logs_beyond_the_bound_of_a_response_are_counted(sqlite_url: str) 
 
     handle = load.submit()
     await drain(app)
-    found = reads(app, None).task(id=handle.id)
+    found = task_detail(assistant(app), handle.id)
     assert [each.attempt for each in found.logs] == [3, 4, 5] and found.more_logs == 2
     page = (await Browser(with_access(app, Access.full())).get(f"/tasks/task?id={handle.id}")).text
     assert page.count("Log of attempt") == 3 and "log of 2 earlier attempts is not shown" in page
     app.close()
-
-
-def reads(app: App, tenants: set[str] | None) -> Reads:
-    """Return the reads of the API and the MCP server for these tenants."""
-    return Reads(app, tenants=tenants, show_arguments=None)

@@ -13,6 +13,7 @@ import typer
 from fairlead.cli.application import load, load_function
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.web import Mask, need_libraries
+from fairlead.operate.caller import Caller
 
 
 class McpOptions(CommandOptions, frozen=True, kw_only=True):
@@ -40,18 +41,26 @@ def mcp(
     """
     with own_output() as out:
         need_libraries()
-        from fairlead.web.api.reads import Reads
         from fairlead.web.mcp import McpServer, serve
+        from fairlead.web.waiting import ReadLoop
 
         app = load(application)
         tenants = None if options.tenant is None else frozenset(options.tenant)
         mask = None if options.mask is None else load_function(options.mask)
-        reads = Reads(app, tenants=tenants, show_arguments=mask)
+        loop = ReadLoop(app)
+        caller = Caller(
+            context=app.operate_context,
+            wait=loop.wait_for,
+            rights=frozenset(),
+            tenants=tenants,
+            mask=mask,
+            shows_arguments=mask is not None,
+        )
         try:
             with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-                serve(McpServer(reads, is_operator=tenants is None), sys.stdin.buffer, out)
+                serve(McpServer(caller, is_operator=tenants is None), sys.stdin.buffer, out)
         finally:
-            reads.close()
+            loop.close()
             app.close()
 
 

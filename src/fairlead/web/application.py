@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from fairlead.app import App
 from fairlead.core import values
 from fairlead.errors import ConfigurationError
+from fairlead.operate.masking import Mask
 from fairlead.web import pages
 from fairlead.web.access import Access
 from fairlead.web.ended_sessions import EndedSessions
@@ -29,7 +30,7 @@ from fairlead.web.guard import LOOPBACK_HOSTS, Guard
 from fairlead.web.lake import DEFAULT_LAKE, Lake
 from fairlead.web.live import LiveHub
 from fairlead.web.page import Page
-from fairlead.web.parts import Authorize, ConsoleParts, ConsoleSettings, Mask, TraceUrl
+from fairlead.web.parts import Authorize, ConsoleParts, ConsoleSettings, TraceUrl
 from fairlead.web.refusals import Refusal, defect, refusal_of
 from fairlead.web.rendering import environment
 from fairlead.web.routing import Handler, Navigation, ScreenRoute, routes_of

@@ -8,13 +8,11 @@ from urllib.parse import parse_qsl
 
 from fairlead.core import values
 from fairlead.errors import InvalidTask
+from fairlead.operate.operations import DEFAULT_ROWS, MOST_ROWS
 
 MOST_PARAMETERS = 1100
 """Greatest number of parameters of one request: a form of 1,000 selected tasks and its filter."""
 MOST_QUERY_BYTES = 8192
-MOST_ROWS = 200
-"""Greatest number of rows of one page of a list."""
-DEFAULT_ROWS = 50
 
 
 class BadInput(InvalidTask):

@@ -9,10 +9,9 @@ from typing import Any
 
 from fairlead.clock import MICROS, to_micros
 from fairlead.core.values import instant
-from fairlead.errors import NotSupported, UnknownTask
-from fairlead.model import tenant_of
+from fairlead.errors import NotSupported
+from fairlead.operate.caller import Caller
 from fairlead.ports.lake_history import GROUP, Extent, LakeHistory, Question
-from fairlead.web.access import Access
 from fairlead.web.inputs import BadInput
 
 DEFAULT_LAKE = "lake"
@@ -46,7 +45,7 @@ class Lake:
 
 
 def question_of(
-    access: Access,
+    caller: Caller,
     extent: Extent | None,
     *,
     tenant: str | None = None,
@@ -57,11 +56,9 @@ def question_of(
 ) -> Question:
     """Return what is asked of a history with this extent: by default all of it, or its last hours.
     Raise BadInput, and UnknownTask for a tenant that the viewer may not see."""
-    scope = access.tenants
+    scope = caller.tenants
     if tenant is not None:
-        if not access.sees(tenant):
-            raise UnknownTask(f"no tenant {tenant_of(tenant)!r}")
-        scope = frozenset({tenant_of(tenant)})
+        scope = frozenset({caller.tenant_named(tenant)})
     asked = {
         name: to_micros(instant(name, at, BadInput))
         for name, at in (("since", since), ("until", until))

@@ -18,10 +18,10 @@ from fairlead import __version__
 from fairlead.core import values
 from fairlead.core.visible import visible
 from fairlead.errors import FairleadError
-from fairlead.web.api.bodies import filters_of_body
-from fairlead.web.api.conversion import document
-from fairlead.web.api.operations import Read
-from fairlead.web.api.reads import READS, Reads
+from fairlead.operate.caller import Caller
+from fairlead.operate.documents import document
+from fairlead.operate.operations import Operation
+from fairlead.operate.read_operations import READS
 from fairlead.web.refusals import defect, refusal_of
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2024-11-05")
@@ -49,7 +49,7 @@ _CUT = (
 )
 
 
-def _listed(tool: Read) -> dict[str, Any]:
+def _listed(tool: Operation) -> dict[str, Any]:
     """Return a tool as `tools/list` describes it."""
     found = msgspec.json.schema(tool.arguments)
     schema = found["$defs"].pop(tool.arguments.__name__)
@@ -91,9 +91,9 @@ class _ProtocolError(Exception):
 class McpServer:
     """Responds to the messages of one client."""
 
-    def __init__(self, reads: Reads, *, is_operator: bool) -> None:
+    def __init__(self, caller: Caller, *, is_operator: bool) -> None:
         """`is_operator`: whether errors may name servers."""
-        self._reads = reads
+        self._caller = caller
         self._is_operator = is_operator
 
     def respond(self, line: bytes) -> bytes | None:
@@ -135,10 +135,7 @@ class McpServer:
             )
         try:
             given = msgspec.convert(params.get("arguments") or {}, tool.arguments)
-            filters = None
-            if tool.has_filter:
-                filters = self._reads.searchable(filters_of_body(given))
-            result = tool.call(self._reads, given, filters)
+            result = tool.call(self._caller, given)
             found = msgspec.to_builtins(document(result, tool.result))
         except msgspec.ValidationError as error:
             return _text(f"These arguments cannot be used: {error}", is_error=True)

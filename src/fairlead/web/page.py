@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from fairlead.operate.caller import Caller
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, read_facts
 from fairlead.operate.tasks import Management
@@ -61,6 +62,21 @@ class Page:
         return self.parts.app.operate_context
 
     @property
+    def caller(self) -> Caller:
+        """Caller of operations: the viewer."""
+        settings = self.parts.settings
+        return Caller(
+            context=self.context,
+            wait=self.wait,
+            name=self.access.name,
+            rights=self.access.actions,
+            tenants=self.access.tenants,
+            mask=settings.mask,
+            trace_url=settings.trace_url,
+            read_facts=lambda: self.facts,
+        )
+
+    @property
     def management(self) -> Management:
         """Commands for tasks and queues. Raises StoreUnavailable, SchemaMismatch."""
         return Management(self.context)
@@ -89,11 +105,6 @@ class Page:
         """Return the result of a coroutine, such as `operate.overview.overview`. For handlers that
         are plain functions."""
         return self.parts.read_loop.wait_for(reading)
-
-    def arguments(self, name: str, arguments: Any) -> Any:
-        """Return the arguments of a task as they may be shown: through `mask`, if there is one."""
-        mask = self.parts.settings.mask
-        return arguments if mask is None else mask(name, arguments)
 
     def has(self, route: str) -> bool:
         """Return whether there is a screen or an action of this name that the viewer may use."""

@@ -12,6 +12,7 @@ from jinja2 import Environment
 from starlette.requests import Request
 
 from fairlead.app import App
+from fairlead.operate.masking import Mask
 from fairlead.web.access import Access
 from fairlead.web.lake import Lake
 from fairlead.web.live import LiveHub
@@ -26,8 +27,6 @@ T = TypeVar("T")
 
 Authorize = Callable[[Request], Access | Awaitable[Access]]
 """Function of the host application: the access of the viewer who sends a request."""
-Mask = Callable[[str, Any], Any]
-"""Function that gets the name of a task and its arguments, and returns them without secrets."""
 TraceUrl = Callable[[str], str | None]
 """Function that gets the id of a trace and returns the address of its page; None if it has none."""
 

@@ -17,6 +17,7 @@ from fairlead.errors import (
     StaleVersion,
     StoreUnavailable,
 )
+from fairlead.operate.caller import NoRight
 
 _log = logging.getLogger("fairlead.web")
 
@@ -34,6 +35,7 @@ class Refusal(Exception):
 _KNOWN: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidTask, 400, "This request cannot be used"),
     (LookupError, 404, "Not found"),
+    (NoRight, 403, "Not allowed"),
     (StaleVersion, 409, "The task has changed meanwhile"),
     (NotAllowed, 409, "Not possible in this state"),
     (NotSupported, 501, "This store does not have that"),

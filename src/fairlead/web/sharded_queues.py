@@ -88,7 +88,7 @@ def shown_fields(page: Page, name: str, values: Mapping[str, bytes]) -> list[tup
     """Return the first fields as text, as `mask` shows them; bytes that are no UTF-8 become
     escapes."""
     text = {field: value.decode(errors="backslashreplace") for field, value in values.items()}
-    shown = page.arguments(name, text)
+    shown = page.caller.shown(name, text)
     if not isinstance(shown, Mapping):
         return [("", str(shown))]
     return [(str(field), str(value)) for field, value in list(shown.items())[:_MOST_FIELDS]]

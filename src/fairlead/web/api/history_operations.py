@@ -9,29 +9,28 @@ from msgspec import Meta
 
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.model.lake_history import HistoryRows, Runs, Shares, Tenant, Waits
+from fairlead.operate.operations import Arguments, Operation, Text, declare
 from fairlead.ports.lake_history import By, LakeHistory, Measure, Question
-from fairlead.web.api.bodies import Body, Text
-from fairlead.web.api.operations import Read, read
 from fairlead.web.lake import question_of
 from fairlead.web.page import Page
 
-Moment = Annotated[str, Meta(max_length=64, description="ISO 8601, in UTC without an offset.")]
+Time = Annotated[str, Meta(max_length=64, description="ISO 8601, in UTC without an offset.")]
 Points = Annotated[int, Meta(ge=1, le=200, description="Steps, at most; 1 for the whole period.")]
 
 
-class Period(Body, frozen=True, kw_only=True):
+class Period(Arguments, frozen=True, kw_only=True):
     """Part of the history; without `since` and `until`, all of it."""
 
-    since: Moment | None = None
-    until: Moment | None = None
+    since: Time | None = None
+    until: Time | None = None
     queue: Text | None = None
     tenant: Annotated[Text, Meta(description="Tenant, or any of its fairness keys.")] | None = None
     top: Annotated[int, Meta(ge=1, le=50, description="Parts with a name; others are one.")] = 10
 
 
-HISTORY: list[Read] = []
+HISTORY: list[Operation] = []
 """All operations on the history."""
-_read = partial(read, HISTORY, base=Period, scoped=True)
+_read = partial(declare, HISTORY, base=Period, scoped=True, needs_page=True)
 
 
 @_read("/history/runs")
@@ -77,4 +76,4 @@ def _asked(page: Page, **asked: Any) -> tuple[LakeHistory, Question]:
         history = page.parts.lake.history()
     except ConfigurationError as error:
         raise NotSupported(str(error)) from error
-    return history, question_of(page.access, history.extent(), **asked)
+    return history, question_of(page.caller, history.extent(), **asked)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from fairlead import __version__
-from fairlead.web.api.conversion import document_kind
+from fairlead.operate.documents import document_kind
+from fairlead.operate.operations import Operation
 from fairlead.web.api.documents import ErrorDocument
-from fairlead.web.api.operations import JSON, PREFIX, Act, Operation, Read, names_in
+from fairlead.web.api.operations import JSON, PREFIX, body_of
 
 _PROBLEMS = {
     400: "The request cannot be used.",
@@ -26,7 +28,11 @@ _PROBLEMS = {
 }
 
 
-def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -> dict[str, Any]:
+_REPEATED = "May be sent again after a lost response."
+_NOT_REPEATED = "A second request does it a second time."
+
+
+def openapi_document(operations: Sequence[Operation], base: str, title: str) -> dict[str, Any]:
     """Return the document. `base`: the prefix under which the console is mounted."""
     types = list(dict.fromkeys(_types(operations)))
     references, schemas = msgspec.json.schema_components(
@@ -35,11 +41,12 @@ def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -
     of_type = dict(zip(types, references, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        method = "post" if isinstance(operation, Act) else "get"
-        paths.setdefault(PREFIX + operation.path, {})[method] = _operation(operation, of_type)
-        if isinstance(operation, Read):
+        assert operation.path is not None
+        described = _operation(operation, of_type)
+        paths[PREFIX + operation.path] = {"get" if operation.is_read else "post": described}
+        if operation.is_read:
             schema = schemas.pop(operation.arguments.__name__)
-            paths[PREFIX + operation.path]["get"]["parameters"] = _parameters(operation, schema)
+            described["parameters"] = _parameters(operation, schema)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -79,26 +86,24 @@ def openapi_document(operations: tuple[Operation, ...], base: str, title: str) -
     }
 
 
-def _types(operations: tuple[Operation, ...]) -> list[Any]:
+def _types(operations: Sequence[Operation]) -> list[Any]:
     found = [document_kind(ErrorDocument)]
     for operation in operations:
         found.append(document_kind(operation.result))
-        if isinstance(operation, Read):
-            found.append(operation.arguments)
-        elif operation.body is not None:
-            found.append(operation.body)
+        sent = operation.arguments if operation.is_read else body_of(operation)
+        if sent is not None:
+            found.append(sent)
     return found
 
 
 def _operation(operation: Operation, of_type: dict[Any, dict[str, Any]]) -> dict[str, Any]:
-    status = operation.status if isinstance(operation, Act) else 200
+    status, body = 202 if operation.is_queued else 200, body_of(operation)
     found: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "tags": [operation.path.split("/")[1]],
-        "parameters": [
-            _parameter(name, {"type": "string"}, "path") for name in names_in(operation.path)
-        ],
+        "description": _REPEATED if operation.is_idempotent else _NOT_REPEATED,
+        "tags": [str(operation.path).split("/")[1]],
+        "parameters": [_parameter(name, {"type": "string"}, "path") for name in operation.in_path],
         "responses": {
             str(status): {
                 "description": "Done." if status == 200 else "Stored; a worker performs it.",
@@ -109,15 +114,14 @@ def _operation(operation: Operation, of_type: dict[Any, dict[str, Any]]) -> dict
             },
         },
     }
-    if isinstance(operation, Act) and operation.body is not None:
-        schema = of_type[operation.body]
-        found["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+    if not operation.is_read and body is not None:
+        found["requestBody"] = {"required": True, "content": {JSON: {"schema": of_type[body]}}}
     return found
 
 
-def _parameters(operation: Read, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+def _parameters(operation: Operation, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the parameters whose values are the arguments of this schema."""
-    in_path, required = names_in(operation.path), arguments.get("required", ())
+    in_path, required = operation.in_path, arguments.get("required", ())
     found = [
         _parameter(name, schema, "path" if name in in_path else "query", name in required)
         for name, schema in arguments["properties"].items()

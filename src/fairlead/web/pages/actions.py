@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from fairlead.operate.change_operations import interrupt_action, resume_action
+from fairlead.operate.operations import MOST_ID
 from fairlead.operate.store.actions import ActionState
 from fairlead.operate.store.audit import AuditEntry
 from fairlead.web.page import Page
-from fairlead.web.refusals import Refusal
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 
 NAVIGATION = Navigation(title="Actions", route="actions", order=130)
 
-_MOST_ID = (1 << 63) - 1
 _VERBS = frozenset({"retry", "resume", "reschedule", "change", "cancel", "fail", "weight", "limit"})
 """Verbs of bulk actions. Who interrupts or resumes one must have the right to its verb."""
 _OVER = frozenset({ActionState.DONE, ActionState.FAILED})
@@ -34,7 +34,7 @@ def routes() -> list[ScreenRoute]:
 def show_actions(page: Page) -> Response:
     """Show bulk actions, the latest first."""
     rows, scope = page.query.rows(), page.access.tenants
-    before = page.query.whole("before", 0, _MOST_ID, 0) or None
+    before = page.query.whole("before", 0, MOST_ID, 0) or None
     found = page.shared(
         ("actions", before, rows, scope),
         lambda: page.management.actions.list(before=before, limit=rows + 1, tenants=scope),
@@ -51,7 +51,7 @@ def show_actions(page: Page) -> Response:
 
 def show_action(page: Page) -> Response:
     """Show one bulk action with its progress."""
-    number, scope = page.query.whole("id", 1, _MOST_ID, 0), page.access.tenants
+    number, scope = page.query.whole("id", 1, MOST_ID, 0), page.access.tenants
     found = page.management.actions.show(number, tenants=scope)
     is_allowed = page.access.may(found.verb)
     entries = page.management.audit.list(action=number, tenants=scope, limit=50)
@@ -68,7 +68,7 @@ def show_action(page: Page) -> Response:
 def show_audit(page: Page) -> Response:
     """Show what people did, the latest first."""
     rows, scope = page.query.rows(), page.access.tenants
-    before = page.query.whole("before", 0, _MOST_ID, 0) or None
+    before = page.query.whole("before", 0, MOST_ID, 0) or None
     texts = {
         name: page.query.text(name)
         for name in ("actor", "verb", "queue", "fairness_key", "task_id")
@@ -88,24 +88,13 @@ def show_audit(page: Page) -> Response:
 
 def interrupt(page: Page) -> Response:
     """Let a bulk action stop after its present batch."""
-    number = _allowed(page)
-    page.management.actions.interrupt(number, actor=page.access.name, tenants=page.access.tenants)
+    number = page.form.whole("id", 1, MOST_ID, 0)
+    interrupt_action(page.caller, id=number)
     return page.done("The action stops after its present batch.", "action", id=number)
 
 
 def resume(page: Page) -> Response:
     """Let a worker go on with an interrupted bulk action."""
-    number = _allowed(page)
-    page.management.actions.resume(
-        number, actor=page.access.name, is_here=False, tenants=page.access.tenants
-    )
+    number = page.form.whole("id", 1, MOST_ID, 0)
+    resume_action(page.caller, id=number)
     return page.done("A worker goes on with the action.", "action", id=number)
-
-
-def _allowed(page: Page) -> int:
-    """Return the id of a bulk action whose verb the viewer may do. Raise Refusal."""
-    number = page.form.whole("id", 1, _MOST_ID, 0)
-    found = page.management.actions.show(number, tenants=page.access.tenants)
-    if not page.access.may(found.verb):
-        raise Refusal(403, "Not allowed", f"Your access does not include the action {found.verb}.")
-    return number

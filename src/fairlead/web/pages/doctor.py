@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from fairlead.web.api.reads import reads_of
+from fairlead.operate.read_operations import doctor
 from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
@@ -18,6 +18,6 @@ def routes() -> list[ScreenRoute]:
 
 def show_doctor(page: Page) -> Response:
     """Show what the doctor finds, problems first."""
-    findings = page.shared("doctor", reads_of(page).doctor, FACTS_SECONDS)
+    findings = page.shared("doctor", lambda: doctor(page.caller), FACTS_SECONDS)
     problems = sum(finding.severity == "problem" for finding in findings)
     return page.render("doctor.html", findings=findings, problems=problems)

@@ -74,7 +74,7 @@ def show_history(page: Page) -> Response:
         extent, missing = None, str(error) if is_operator else _NO_LAKE
     if extent is not None:
         asked: dict[str, Any] = {name: value for name, value in chosen.items() if value}
-        question = question_of(page.access, extent, **asked | {"hours": hours})
+        question = question_of(page.caller, extent, **asked | {"hours": hours})
         shown = page.shared(("history", question), lambda: _read(history, question))
     return page.render(
         "history.html",

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from fairlead.clock import MICROS
 from fairlead.model import FINAL_STATES, AttemptRecord, State, TaskRecord
-from fairlead.web.api.reads import reads_of
+from fairlead.operate.task_detail import task_detail
 from fairlead.web.page import Page
 from fairlead.web.routing import ScreenRoute, screen
 
@@ -28,7 +28,7 @@ def routes() -> list[ScreenRoute]:
 
 def show_task(page: Page) -> Response:
     """Show one task, by its id or the beginning of it."""
-    found = reads_of(page).task_detail(page.query.required("id", 100), indent=2)
+    found = task_detail(page.caller, page.query.required("id", 100), indent=2)
     return page.render(
         "task.html",
         found=found,

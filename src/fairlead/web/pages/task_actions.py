@@ -15,7 +15,6 @@ from fairlead.operate.changes import CHANGES, Change, NewValues, Reschedule
 from fairlead.operate.filters import task_filter
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web.inputs import BadInput, Inputs
-from fairlead.web.masking import check_search
 from fairlead.web.page import Page
 from fairlead.web.routing import Handler, ScreenRoute, action
 from fairlead.web.task_filters import filters_of, pairs_of
@@ -129,7 +128,7 @@ def _chosen(form: Inputs) -> tuple[list[str], Mapping[str, list[str]]]:
 
 
 def _where(page: Page) -> TaskFilter:
-    filters = check_search(page.parts.settings.mask, filters_of(page.form))
+    filters = page.caller.searchable(filters_of(page.form))
     return task_filter(filters, page.access.tenants, page.context.clock.now())
 
 

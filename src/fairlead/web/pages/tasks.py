@@ -7,7 +7,6 @@ from starlette.responses import Response
 from fairlead.model import FINAL_STATES, State
 from fairlead.model.task_facts import TaskPage
 from fairlead.operate.filters import Counted
-from fairlead.web.masking import check_search
 from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 from fairlead.web.task_filters import filters_of, pairs_of
@@ -33,7 +32,7 @@ def routes() -> list[ScreenRoute]:
 
 def show_tasks(page: Page) -> Response:
     """Show a page of the tasks that match."""
-    filters = check_search(page.parts.settings.mask, filters_of(page.query))
+    filters = page.caller.searchable(filters_of(page.query))
     rows = page.query.rows()
     order = page.query.one_of("order", ["newest", "oldest"], "newest")
     after = page.query.text("after")

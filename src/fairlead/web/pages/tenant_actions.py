@@ -9,9 +9,10 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from fairlead.core.values import MOST_COUNT
+from fairlead.operate.change_operations import TenantSearch, chosen_tenants
 from fairlead.operate.changes import KeyChange, SetLimits, SetWeights
-from fairlead.operate.tenants import matching_tenants
-from fairlead.web.inputs import MOST_ROWS, BadInput
+from fairlead.operate.operations import MOST_ROWS
+from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
 from fairlead.web.routing import Handler, ScreenRoute, action
 
@@ -86,12 +87,7 @@ def _chosen(page: Page) -> Chosen:
     """Return the selected tenants, or all that match. Raise BadInput if none is selected."""
     if page.form.one_of("scope", ["selected", "matching"], "selected") == "matching":
         given = _filter(page)
-        found = matching_tenants(
-            page.context,
-            queue=given.get("queue"),
-            search=given.get("search"),
-            facts=page.facts,
-        )
+        found = chosen_tenants(page.caller, None, TenantSearch(**given))
         return Chosen(found.names, {"scope": "matching", **given}, found.is_sample)
     names = list(dict.fromkeys(page.form.many("tenant", MOST_ROWS, may_be_empty=True)))
     if not names:

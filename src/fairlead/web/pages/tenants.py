@@ -11,7 +11,7 @@ from fairlead.core.values import MOST_COUNT
 from fairlead.errors import UnknownTask
 from fairlead.model import tenant_of
 from fairlead.operate import tenants as reads
-from fairlead.web.api.reads import MOST_SKIPPED
+from fairlead.operate.read_operations import MOST_SKIPPED
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, action, screen
 

@@ -4,31 +4,34 @@ because a search says whether a guess is right."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from fairlead.core.arguments import argument_filter, matches
+from fairlead.errors import InvalidTask
 from fairlead.operate.filters import TaskFilters
-from fairlead.web.inputs import BadInput
-from fairlead.web.parts import Mask
+
+Mask = Callable[[str, Any], Any]
+"""Function that gets the name of a task and its arguments, and returns them without secrets."""
 
 MOST_NUMBERS = 4
 """Maximum number of parts of a path that may be positions or keys."""
 
 
 def check_search(mask: Mask | None, filters: TaskFilters) -> TaskFilters:
-    """Return the filter if it searches only for what the mask leaves as it is. Raise BadInput."""
+    """Return the filter if it searches only for what the mask leaves as it is. Raise
+    InvalidTask."""
     argument, name = filters.get("argument"), filters.get("name")
     if mask is None or argument is None:
         return filters
     if name is None:
-        raise BadInput("argument: some arguments are masked; give the name of the tasks too")
+        raise InvalidTask("argument: some arguments are masked; give the name of the tasks too")
     where = argument_filter(argument)
     numbers = sum(part.isdigit() for part in where.path)
     if numbers > MOST_NUMBERS:
-        raise BadInput(f"argument: use at most {MOST_NUMBERS} numbers, because some are masked")
+        raise InvalidTask(f"argument: use at most {MOST_NUMBERS} numbers, because some are masked")
     for value in _values(where.value):
         # A number in the path is a position in a list, or a key.
         for in_lists in itertools.product((True, False), repeat=numbers):
@@ -39,7 +42,7 @@ def check_search(mask: Mask | None, filters: TaskFilters) -> TaskFilters:
             except Exception:  # a mask that needs more than this one argument may hide it
                 is_shown = False
             if not is_shown:
-                raise BadInput("argument: this argument is masked, and so cannot be searched")
+                raise InvalidTask("argument: this argument is masked, and so cannot be searched")
     return filters
 
 

@@ -1,0 +1,249 @@
+"""Operations: each thing that people read or change, declared once. The JSON API, its OpenAPI
+document, the tools of MCP and the command line are made from these declarations."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.core import values
+from fairlead.errors import NotAllowed
+from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, State
+from fairlead.operate.caller import Caller, NoRight
+from fairlead.operate.filters import TaskFilters
+from fairlead.operate.results import Done
+
+MOST_ID = (1 << 63) - 1
+MOST_ROWS = 200
+"""Greatest number of rows of one page of a list."""
+DEFAULT_ROWS = 50
+
+Text = Annotated[str, Meta(max_length=values.MOST_KEY_BYTES)]
+Id = Annotated[int, Meta(ge=0, le=MOST_ID, extra_json_schema={"type": "string"})]
+RowNumber = Annotated[int, Meta(ge=1, le=MOST_ROWS, description="Rows of a page.")]
+Cursor = Annotated[
+    Text, Meta(description="`next` of the page before, for the same other parameters.")
+]
+Instant = Annotated[datetime, Meta(tz=True, description="An instant with its offset (ISO 8601).")]
+Age = Annotated[int, Meta(ge=0, le=10 * 365 * 86_400, description="Seconds.")]
+Version = Annotated[str, Meta(pattern="^[0-9]{1,18}$")]
+Why = Annotated[str, Meta(min_length=1, max_length=500, description="Reason, which is kept.")]
+Weight = Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT, description="0.001 to 1000.")]
+Slots = Annotated[int, Meta(ge=1, le=values.MOST_COUNT, description="Tasks at once on each node.")]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of the arguments of operations, by name. Another name is refused."""
+
+
+class Filter(Arguments, frozen=True, kw_only=True):
+    """Conditions on tasks; all must hold. One that is absent selects any task."""
+
+    state: Annotated[State, Meta(description="Only tasks in this state.")] | None = None
+    queue: Annotated[Text, Meta(description="Only tasks of this queue.")] | None = None
+    name: Annotated[Text, Meta(description="Only tasks of this name.")] | None = None
+    fairness_key: Annotated[Text, Meta(description="Only tasks of this fairness key.")] | None = (
+        None
+    )
+    tenant: (
+        Annotated[Text, Meta(description="Only tasks of all keys whose path begins with it.")]
+        | None
+    ) = None
+    ordering_key: Annotated[Text, Meta(description="Only tasks of this ordering key.")] | None = (
+        None
+    )
+    unique_key: Annotated[Text, Meta(description="Only the task with this unique key.")] | None = (
+        None
+    )
+    tags: Annotated[Text, Meta(description="Only tasks with these tags.")] | None = None
+    id: Annotated[Text, Meta(description="Only ids that begin so.")] | None = None
+    argument: (
+        Annotated[Text, Meta(description="Only tasks with this argument, as customer.id=7.")] | None
+    ) = None
+    error: (
+        Annotated[Text, Meta(description="Only tasks whose last error has this in type or text.")]
+        | None
+    ) = None
+    older_than: Age | None = None
+    submitted_from: Instant | None = None
+    submitted_before: Instant | None = None
+
+
+def filters_of(given: msgspec.Struct) -> TaskFilters:
+    """Return the filter that arguments with the fields of Filter have."""
+    found: dict[str, Any] = {
+        name: value
+        for name in Filter.__struct_fields__
+        if (value := getattr(given, name)) is not None
+    }
+    if "older_than" in found:
+        found["older_than"] = timedelta(seconds=found["older_than"])
+    filters: TaskFilters = found  # type: ignore[assignment]
+    return filters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One thing that a person reads or changes."""
+
+    name: str
+    """Name in the OpenAPI document and of the tool."""
+    summary: str
+    function: Callable[..., Any]
+    """Function of a Caller and the arguments by name, which returns the result."""
+    arguments: type[msgspec.Struct]
+    result: Any
+    path: str | None = None
+    """Path in the JSON API, below its prefix; None if the API does not have the operation. What
+    has braces in it is an argument."""
+    command: str | None = None
+    """Words of its command after `fairlead`; None without a command."""
+    example: str = ""
+    """Arguments of an example of the command, as a person writes them."""
+    is_tool: bool = False
+    """Whether MCP has it as a tool."""
+    right: str | None = None
+    """Right that a caller needs; None for a read."""
+    scoped: bool = False
+    """Whether it keeps to the tenants of the caller; others refuse a caller who is limited to
+    tenants."""
+    has_filter: bool = False
+    """Whether the function gets a filter of tasks too; `arguments` then has its fields."""
+    is_shared: bool = True
+    """Whether callers of a read share its result for a second."""
+    is_queued: bool = False
+    """Whether it only asks for a bulk action: a worker performs it, or a caller who `performs`."""
+    is_final: bool = False
+    """Whether nothing undoes it, so that a person is asked before."""
+    is_idempotent: bool = True
+    """Whether a second call, as after a lost response, changes nothing more."""
+    needs_page: bool = False
+    """Whether the function gets the request of a console in place of a Caller."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it changes nothing and needs no right."""
+        return self.right is None
+
+    @property
+    def in_path(self) -> tuple[str, ...]:
+        """Return the names of the arguments in the path."""
+        return tuple(re.findall(r"{(\w+)}", self.path or ""))
+
+    @property
+    def not_in_path(self) -> tuple[str, ...]:
+        """Return the names of the other arguments."""
+        names = self.arguments.__struct_fields__
+        return tuple(each for each in names if each not in self.in_path)
+
+    def call(self, caller: Any, given: msgspec.Struct, filters: TaskFilters | None = None) -> Any:
+        """Return what the function returns. `filters`: those of the arguments, unless the caller
+        gives others. Raise what it raises, NoRight without the right, NotAllowed for a caller who
+        is limited to tenants where others would show."""
+        if isinstance(caller, Caller):
+            self._check(caller)
+        own = {
+            name: getattr(given, name)
+            for name in self.arguments.__struct_fields__
+            if not self.is_of_filter(name)
+        }
+        if self.has_filter:
+            own["filters"] = caller.searchable(filters_of(given) if filters is None else filters)
+        found = self.function(caller, **own)
+        return Done() if found is None else found
+
+    def is_of_filter(self, name: str) -> bool:
+        """Return whether an argument is a condition of the filter of tasks."""
+        return self.has_filter and name in Filter.__struct_fields__
+
+    def _check(self, caller: Caller) -> None:
+        if self.right is not None and not caller.may(self.right):
+            raise NoRight(f"your access does not include the action {self.right}")
+        if caller.tenants is not None and not self.scoped:
+            raise NotAllowed(
+                f"{self.name} is about all tenants, and this access is limited to some"
+            )
+
+
+def declare(
+    operations: list[Operation],
+    path: str | None,
+    *,
+    name: str | None = None,
+    base: type[Arguments] = Arguments,
+    **given: Any,
+) -> Callable[[Function], Function]:
+    """Declare a function as an operation, and add it to `operations`; `given` has other fields of
+    Operation.
+
+    The first line of its docstring is its summary, what it returns its result, and its parameters
+    by keyword are its arguments, with the fields of `base`. For the base Filter, the function gets
+    the filter of tasks as `filters`.
+    """
+
+    def add(function: Function) -> Function:
+        found = name or function.__name__
+        result = get_type_hints(function, include_extras=True)["return"]
+        operations.append(
+            Operation(
+                name=found,
+                path=path,
+                summary=(inspect.getdoc(function) or "").split("\n")[0],
+                function=function,
+                arguments=_arguments_of(function, found, base),
+                has_filter=base is Filter,
+                result=Done if result is type(None) else result,
+                **given,
+            )
+        )
+        return function
+
+    return add
+
+
+@cache
+def part_of(arguments: type[msgspec.Struct], names: tuple[str, ...]) -> type[msgspec.Struct]:
+    """Return a struct of some of the arguments."""
+    fields = msgspec.structs.fields(arguments)
+    kept = [
+        (each.name, each.type, *([] if each.required else [each.default]))
+        for each in fields
+        if each.name in names
+    ]
+    if len(kept) == len(fields):
+        return arguments
+    return arguments_of(arguments.__name__, kept, doc=arguments.__doc__)
+
+
+def arguments_of(
+    name: str, fields: list[Any], base: type[msgspec.Struct] = Arguments, doc: str | None = None
+) -> type[msgspec.Struct]:
+    """Return a struct of arguments: (name, type), with a default if there is one."""
+    made = msgspec.defstruct(
+        name, fields, bases=(base,), frozen=True, kw_only=True, forbid_unknown_fields=True
+    )
+    made.__doc__ = doc
+    return made
+
+
+def _arguments_of(
+    function: Callable[..., Any], name: str, base: type[msgspec.Struct]
+) -> type[msgspec.Struct]:
+    """Return a struct of the parameters by keyword, with the fields of `base`."""
+    hints = get_type_hints(function, include_extras=True)
+    fields = [
+        (each.name, hints[each.name], *([] if each.default is each.empty else [each.default]))
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is each.KEYWORD_ONLY and each.name != "filters"
+    ]
+    return arguments_of(f"{name}_arguments", fields, base)

@@ -1,0 +1,334 @@
+"""Operations that read."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from fairlead.errors import NotSupported
+from fairlead.model import Incident, ScheduledTask
+from fairlead.model.task_facts import TaskPage
+from fairlead.operate.caller import Caller
+from fairlead.operate.changes import shown_text
+from fairlead.operate.doctor import Explanation, examine, explanation
+from fairlead.operate.doctor.finding import Finding
+from fairlead.operate.documents import taken
+from fairlead.operate.filters import Counted, TaskFilters
+from fairlead.operate.incidents import latest_incidents
+from fairlead.operate.nodes import NodeView, nodes
+from fairlead.operate.operations import (
+    DEFAULT_ROWS,
+    Cursor,
+    Filter,
+    Id,
+    Operation,
+    RowNumber,
+    Text,
+    declare,
+)
+from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.overview import QueueView, queue_view
+from fairlead.operate.periodic import PeriodicStatus
+from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.results import (
+    OrderedQueue,
+    PolicyEntry,
+    PolicyList,
+    QueueList,
+    Rows,
+    TenantWhy,
+)
+from fairlead.operate.store.actions import BulkAction
+from fairlead.operate.store.audit import AuditEntry
+from fairlead.operate.store.policies import Policy
+from fairlead.operate.summary import Summary, summary
+from fairlead.operate.task_detail import TaskDetail, task_detail
+from fairlead.operate.tenants import Tenant, TenantOrder, TenantPage, tenant, tenants
+
+T = TypeVar("T")
+MOST_SKIPPED = 1_000_000
+"""Greatest number of tenants before a page."""
+
+_EXPLAINED = 3
+"""Tasks of a tenant that are explained."""
+_SEVERITIES = {"problem": 0, "note": 1, "ok": 2}
+
+Key = Annotated[
+    Text, Meta(description="Tenant, or any of its fairness keys; empty for tasks without one.")
+]
+TaskId = Annotated[Text, Meta(description="Id of the task, or its beginning.")]
+
+READS: list[Operation] = []
+"""All operations that read."""
+_read = partial(declare, READS)
+
+
+# overview, tenants, queues ------------------------------------------------------------------------
+
+
+@_read("/overview", name="overview", command="overview", scoped=True, is_tool=True)
+def show_overview(caller: Caller) -> Summary:
+    """Return the state of all queues, and what needs a person first."""
+    return summary(caller.context, tenants=caller.tenants, facts=caller.facts())
+
+
+@_read(
+    "/tenants",
+    name="tenants",
+    command="tenants",
+    example="--order wait --queue mail",
+    scoped=True,
+    is_tool=True,
+)
+def list_tenants(
+    caller: Caller,
+    *,
+    order: TenantOrder = "backlog",
+    queue: Text | None = None,
+    search: Annotated[Text, Meta(description="Part of the tenant's name.")] | None = None,
+    after: Annotated[int, Meta(ge=0, le=MOST_SKIPPED)] = 0,
+    rows: RowNumber = DEFAULT_ROWS,
+) -> TenantPage:
+    """List tenants: backlog, waits, share of run time got and due."""
+    return tenants(
+        caller.context,
+        order=order,
+        queue=queue,
+        search=search,
+        skip=after,
+        limit=rows,
+        tenants=caller.tenants,
+        facts=caller.facts(),
+    )
+
+
+@_read("/tenant", name="tenant", scoped=True, is_tool=True)
+def show_tenant(caller: Caller, *, key: Key) -> Tenant:
+    """Return one tenant with its part of every queue.
+
+    Raise UnknownTask for one that the caller may not see.
+    """
+    name = caller.tenant_named(key)
+    return tenant(caller.context, name, tenants=caller.tenants, facts=caller.facts())
+
+
+@_read("/tenant/why", command="tenants why", example="acme", scoped=True, is_tool=True)
+def tenant_why(caller: Caller, *, key: Key) -> TenantWhy:
+    """Return why a tenant waits: its numbers, and its oldest tasks explained."""
+    found = show_tenant(caller, key=key)
+    oldest = caller.management.page(
+        newest_first=False, limit=_EXPLAINED, tenants=caller.tenants, tenant=found.tenant
+    )
+    return TenantWhy(tenant=found, oldest=[_explained(caller, task.id) for task in oldest.tasks])
+
+
+@_read("/queues", name="queues", scoped=True, is_tool=True)
+def list_queues(caller: Caller) -> QueueList:
+    """List queues: backlog, pause, living nodes, rates, waits and errors."""
+    return taken(QueueList, show_overview(caller))
+
+
+@_read("/queue", name="queue", scoped=True, is_tool=True)
+def show_queue(caller: Caller, *, name: Text) -> QueueView:
+    """Return one queue: tenants, partitions with their levels, limits.
+
+    Raise UnknownQueue.
+    """
+    return caller.wait(
+        queue_view(caller.context, name, tenants=caller.tenants, facts=caller.facts())
+    )
+
+
+# tasks --------------------------------------------------------------------------------------------
+
+
+@_read("/tasks", name="tasks", base=Filter, scoped=True, is_tool=True)
+def list_tasks(
+    caller: Caller,
+    *,
+    filters: TaskFilters,
+    order: Literal["newest", "oldest"] = "newest",
+    after: Cursor | None = None,
+    rows: RowNumber = DEFAULT_ROWS,
+) -> TaskPage:
+    """List tasks that match a filter; without a state, unfinished ones."""
+    return caller.management.page(
+        newest_first=order == "newest",
+        after=after,
+        limit=rows,
+        tenants=caller.tenants,
+        **filters,
+    )
+
+
+@_read("/tasks/count", base=Filter, scoped=True)
+def task_count(caller: Caller, *, filters: TaskFilters) -> Counted:
+    """Count tasks that match a filter, up to 1,000."""
+    return caller.management.count(tenants=caller.tenants, **filters)
+
+
+@_read("/tasks/{id}", name="task", scoped=True, is_tool=True)
+def show_task(caller: Caller, *, id: TaskId) -> TaskDetail:
+    """Return a task, by its id or the beginning of it, and why it waits."""
+    return task_detail(caller, id)
+
+
+@_read("/tasks/{id}/why", scoped=True, is_tool=True)
+def task_why(caller: Caller, *, id: TaskId) -> Explanation:
+    """Return why a task is in its state, and what must happen.
+
+    Raise UnknownTask.
+    """
+    return _explained(caller, caller.management.named(id, tenants=caller.tenants).id)
+
+
+# the whole cluster --------------------------------------------------------------------------------
+
+
+@_read("/nodes", name="nodes")
+def list_nodes(caller: Caller) -> list[NodeView]:
+    """List worker processes, the latest heartbeat first, at most 1,000."""
+    return caller.wait(nodes(caller.context, tenants=caller.tenants))
+
+
+@_read("/incidents", command="incidents")
+def incidents(
+    caller: Caller, *, after: Id | None = None, rows: RowNumber = DEFAULT_ROWS
+) -> Rows[Incident]:
+    """List open incidents, the latest first."""
+    return _rows(latest_incidents(caller.context, after, rows + 1), rows)
+
+
+@_read("/periodic", name="periodic")
+def list_periodic(caller: Caller) -> list[PeriodicStatus]:
+    """List periodic tasks, by name."""
+    return caller.management.periodic.list(tenants=caller.tenants)
+
+
+@_read("/ordered", name="ordered")
+def list_ordered(caller: Caller) -> list[OrderedQueue]:
+    """List the ordered queues that the application declares, with their partitions."""
+    context = caller.context
+    names = set(context.ordered_queues)
+    if names:
+        names &= {*context.cluster.database.read_now(context.cluster.queue_settings())}
+    management = OrderedManagement(context)
+    return [
+        OrderedQueue(queue=name, partitions=caller.wait(management.status(name)))
+        for name in sorted(names)
+    ]
+
+
+@_read("/ordered/tasks")
+def ordered_tasks(
+    caller: Caller,
+    *,
+    name: Text,
+    ordering_key: Text | None = None,
+    rows: RowNumber = DEFAULT_ROWS,
+) -> list[ScheduledTask]:
+    """List unfinished tasks of an ordered queue, earliest first.
+
+    Raise UnknownQueue.
+    """
+    management = OrderedManagement(caller.context)
+    return caller.wait(management.tasks(name, ordering_key=ordering_key, limit=rows))
+
+
+@_read("/policies")
+def policies(
+    caller: Caller, *, queue: Text | None = None, rows: RowNumber = DEFAULT_ROWS
+) -> PolicyList:
+    """List versions of computed weights and limits, and the switches."""
+    management = PolicyManagement(caller.context)
+    return PolicyList(
+        policies=[taken(PolicyEntry, each) for each in management.policies(queue, rows)],
+        switches=management.switches(),
+    )
+
+
+@_read("/policy")
+def policy(caller: Caller, *, version: Id) -> Policy:
+    """Return one version with its weights and limits.
+
+    Raise UnknownPolicy.
+    """
+    return PolicyManagement(caller.context).policy(version)
+
+
+@_read("/doctor", is_tool=True)
+def doctor(caller: Caller) -> list[Finding]:
+    """Return what the doctor finds. Counts every task, so it is slow on big tables."""
+    try:
+        facts = caller.facts()
+    except NotSupported:
+        facts = None
+    found = caller.wait(examine(caller.context, facts=facts))
+    return sorted(found, key=lambda finding: _SEVERITIES[finding.severity])
+
+
+# people -------------------------------------------------------------------------------------------
+
+
+@_read("/actions", name="actions", scoped=True)
+def list_actions(
+    caller: Caller, *, after: Id | None = None, rows: RowNumber = DEFAULT_ROWS
+) -> Rows[BulkAction]:
+    """List bulk actions, the newest first."""
+    found = caller.management.actions.list(before=after, limit=rows + 1, tenants=caller.tenants)
+    return _rows([shown_action(each) for each in found], rows)
+
+
+@_read("/actions/{id}", name="action", scoped=True)
+def show_action(caller: Caller, *, id: Id) -> BulkAction:
+    """Return one bulk action with its progress.
+
+    Raise UnknownAction.
+    """
+    return shown_action(caller.management.actions.show(id, tenants=caller.tenants))
+
+
+@_read("/audit", scoped=True)
+def audit(
+    caller: Caller,
+    *,
+    actor: Text | None = None,
+    verb: Text | None = None,
+    queue: Text | None = None,
+    fairness_key: Text | None = None,
+    task_id: Text | None = None,
+    action: Id | None = None,
+    after: Id | None = None,
+    rows: RowNumber = DEFAULT_ROWS,
+) -> Rows[AuditEntry]:
+    """List what people did, the newest first."""
+    found = caller.management.audit.list(
+        actor=actor,
+        verb=verb,
+        queue=queue,
+        fairness_key=fairness_key,
+        task_id=task_id,
+        action=action,
+        before=after,
+        limit=rows + 1,
+        tenants=caller.tenants,
+    )
+    return _rows(found, rows)
+
+
+def shown_action(action: BulkAction) -> BulkAction:
+    """Return a bulk action whose change names the first keys only."""
+    return msgspec.structs.replace(action, change=shown_text(action.change))
+
+
+def _explained(caller: Caller, id: str) -> Explanation:
+    return caller.wait(explanation(caller.context, id, tenants=caller.tenants))
+
+
+def _rows(found: list[T], rows: int) -> Rows[T]:
+    """Return a page of a list that was read with one row more."""
+    next = str(found[rows - 1].id) if len(found) > rows else None  # type: ignore[attr-defined]
+    return Rows(rows=found[:rows], next=next)
