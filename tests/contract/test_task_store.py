@@ -24,8 +24,6 @@ from fairlead.errors import NotAllowed
 from fairlead.model import (
     AttemptRecord,
     ClaimedTask,
-    IncidentKind,
-    IncidentReport,
     State,
     Submitted,
     TaskRecord,
@@ -703,25 +701,6 @@ async def test_a_person_who_settles_a_task_in_error_ends_its_incident(store: Sto
     store.database.run(store.end([(ended, 3)], State.FAILED, NOW, "me"))
     assert await store.incidents.counts() == {}
     assert await store.incidents.claim(NOW * 2, NOW * 2, 10) == []
-
-
-async def test_a_stuck_incident_ends_with_its_run_but_not_before_its_delivery(
-    store: Store,
-) -> None:
-    tasks = make(1)
-    submit(store, tasks)
-    (held,) = await claimed(store, tasks)
-    report = IncidentReport(
-        kind=IncidentKind.STUCK, subject=held.id, details="", since=NOW, version=held.version
-    )
-    await store.incidents.report([report], NOW)
-    await store.complete("node-1", [done(held)])
-    await store.incidents.sweep(0, NOW, 10)
-    (found,) = await store.incidents.claim(NOW, NOW, 10)
-    assert found.task is None
-    await store.incidents.delivered([found.id], NOW)
-    await store.incidents.sweep(0, NOW, 10)
-    assert await store.incidents.counts() == {}
 
 
 async def test_a_sweep_looks_at_every_incident_page_by_page(store: Store) -> None:

@@ -156,7 +156,7 @@ def _lose_and_change_tasks(store: PostgresTaskStore, explain: Explainer, size: i
     found = do(incidents._claim(NOW + SECOND, NOW + 2 * SECOND, size), explain)
     assert found is not None
     do(incidents._sweep(0, NOW, size), explain)
-    do(incidents._one("counts"), explain)
+    do(incidents._one("counts", 0), explain)
     explain.connection.execute("DELETE FROM fairlead_tasks WHERE state = 'ERROR'")
 
 

@@ -211,7 +211,7 @@ def _of_incidents(store: PostgresTaskStore) -> Iterator[Read]:
     for name, *params in (
         ("note_errors", batch(subjects), 1),
         ("drop_errors", batch([(subject, 1) for subject in subjects])),
-        ("report", batch(reports), 1),
+        ("report", batch(reports), 1, 0),
         ("tasks_of", batch(subjects)),
         ("delete", batch(ids)),
         ("delivered", batch(ids), 1),

@@ -8,7 +8,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.model import INCIDENT_LINGERS, Incident, IncidentKind, IncidentReport, TaskRecord
+from fairlead.model import (
+    INCIDENT_ENDS,
+    INCIDENT_LINGERS,
+    Incident,
+    IncidentKind,
+    IncidentReport,
+    TaskRecord,
+)
 from fairlead.model.fields import Micros
 
 
@@ -75,7 +82,11 @@ class IncidentLedger:
                 )
                 self.entries[key] = LedgerEntry(incident, now, now)
             else:
-                incident = msgspec.structs.replace(known.incident, details=report.details)
+                is_over = known.seen_at < now - round(INCIDENT_ENDS * MICROS)
+                since = report.since if is_over else known.incident.since
+                incident = msgspec.structs.replace(
+                    known.incident, details=report.details, since=since
+                )
                 self.entries[key] = LedgerEntry(incident, now, known.deliver_at)
         return {key_of(report) for report in reports}
 
@@ -116,8 +127,7 @@ class IncidentLedger:
         return changed
 
     def drop_over(self, now: int, in_error: Collection[tuple[str, int]]) -> Collection[str]:
-        """Drop incidents that are over. `in_error`: (id, version) of the tasks in ERROR. A `stuck`
-        is over by the same rule as an incident without a task."""
+        """Drop incidents that are over. `in_error`: (id, version) of the tasks in ERROR."""
         before = now - round(INCIDENT_LINGERS * MICROS)
         over = [
             key
@@ -132,14 +142,18 @@ class IncidentLedger:
             del self.entries[key]
         return over
 
-    def counts(self) -> dict[tuple[str, str, str], int]:
-        """Return the numbers of incidents by (kind, queue, name of the task)."""
-        found = (entry.incident for entry in self.entries.values())
-        return dict(Counter((i.kind.value, i.queue, i.name) for i in found))
+    def counts(self, since: int) -> dict[tuple[str, str, str], int]:
+        """Return the numbers of the `latest` ones by (kind, queue, name of the task)."""
+        return dict(Counter((i.kind.value, i.queue, i.name) for i in self.latest(since)))
 
     def latest(self, since: int = 0) -> list[Incident]:
-        """Return all incidents that were last reported at `since` or later, descending by id."""
-        found = [entry.incident for entry in self.entries.values() if entry.seen_at >= since]
+        """Return the incidents of the kind `error`, and those that were last reported at `since` or
+        later, descending by id."""
+        found = [
+            entry.incident
+            for entry in self.entries.values()
+            if entry.seen_at >= since or entry.incident.kind is IncidentKind.ERROR
+        ]
         return sorted(found, key=lambda incident: -incident.id)
 
     def undelivered(self, limit: int) -> list[Incident]:

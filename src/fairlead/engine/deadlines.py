@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 
 from fairlead.clock import MICROS
@@ -11,7 +10,7 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.run import CancelReason, Run
 from fairlead.engine.runs import Runs
-from fairlead.model import IncidentKind, IncidentReport
+from fairlead.model import INCIDENT_REPORTED, IncidentKind, IncidentReport
 
 log = logging.getLogger("fairlead.deadlines")
 
@@ -71,17 +70,20 @@ class Deadlines(SimplePart):
         self._runs.overdue(run)
 
     def _check_stuck(self, running: Sequence[Run], now: float) -> None:
-        """Report the runs that are stuck, each once. `now`: monotonic seconds."""
+        """Report the runs that are stuck, again and again. `now`: monotonic seconds."""
         stuck = []
         for run in running:
             if run.stuck_at is None:
                 run.stuck_at = now + self._max_stuck(run)
             elif now > run.stuck_at:
-                run.stuck_at = math.inf
-                stuck.append(self._stuck(run))
+                run.stuck_at = now + INCIDENT_REPORTED
+                stuck.append(run)
+        if new := [run for run in stuck if not run.is_stuck]:
+            self._context.observer.counted("stuck_runs", len(new))
+        for run in stuck:
+            run.is_stuck = True
         if stuck:
-            self._context.observer.counted("stuck_runs", len(stuck))
-            self._context.events.on_incidents(stuck)
+            self._context.events.on_incidents([self._stuck(run) for run in stuck])
 
     def _max_stuck(self, run: Run) -> float:
         """Return the seconds after which the run is stuck."""

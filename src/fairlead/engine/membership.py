@@ -18,7 +18,7 @@ from fairlead.engine.controls import SettingsReader
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.runs import Runs
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.model import IncidentKind, IncidentReport
+from fairlead.model import INCIDENT_REPORTED, IncidentKind, IncidentReport
 from fairlead.pauses import event_or_pause
 from fairlead.ports.cluster_state import ClusterState, NodeFacts, NodeRecord
 from fairlead.version import VERSION
@@ -211,7 +211,7 @@ class Membership(SimplePart):
         return seen
 
     def _report_clock(self, ahead: float) -> None:
-        """Log once, and report each minute, that the clock of the machine is ahead, or behind."""
+        """Log once, and report while it lasts, that the machine's clock is ahead, or behind."""
         now = self._context.clock.monotonic()
         if abs(ahead) < CLOCK_OFF_SECONDS or now < self._report_clock_at:
             return
@@ -219,7 +219,7 @@ class Membership(SimplePart):
         what = f"its clock is {abs(ahead):.1f} s {side} that of the store, which the worker uses"
         if self._report_clock_at == float("-inf"):
             log.warning("the clock of the machine is wrong", extra={"details": what})
-        self._report_clock_at = now + 60.0
+        self._report_clock_at = now + INCIDENT_REPORTED
         report = IncidentReport(
             kind=IncidentKind.CLOCK_OFF,
             subject=self._node,

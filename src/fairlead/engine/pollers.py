@@ -16,7 +16,7 @@ from fairlead.engine.leases import Elections
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.poller import Poller
 from fairlead.errors import BatchTooLarge
-from fairlead.model import IncidentKind, IncidentReport, TaskRecord
+from fairlead.model import INCIDENT_ENDS, IncidentKind, IncidentReport, TaskRecord
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.task_store import TaskStore, Woken
 
@@ -189,7 +189,8 @@ class Pollers:
         the oldest ready tasks. Report queues that no node serves."""
         incidents = self._context.cluster.incidents
         self._swept = await incidents.sweep(self._swept, self._clock.now(), BATCH)
-        self._context.observer.incidents(await incidents.counts())
+        open_since = self._clock.now() - round(INCIDENT_ENDS * MICROS)
+        self._context.observer.incidents(await incidents.counts(open_since))
         if self._tasks is None:
             return None
         queues = await self._store.database.read(self._store.queue_settings())
@@ -202,7 +203,7 @@ class Pollers:
             }
         )
         nodes = await self._store.database.read(self._store.nodes())
-        silent = await self._store.silent_nodes(now, round(liveness.SILENT_SECONDS * MICROS))
+        silent = await self._silent_nodes()
         served = {queue for each in nodes if each.node not in silent for queue in each.queues}
         unserved = {queue: since for queue, since in oldest.items() if queue not in served}
         late = now - round(UNSERVED_SECONDS * MICROS)

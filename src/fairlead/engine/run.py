@@ -66,6 +66,8 @@ class Run:
     """The deadline in monotonic seconds, once the deadline has been checked."""
     stuck_at: float | None = None
     """Monotonic seconds after which the run is reported as stuck, once it has been checked."""
+    is_stuck: bool = False
+    """Whether it was reported as stuck."""
     cancel_reason: CancelReason | None = None
     interrupt: Callable[[], object] | None = None
     """Interrupts the handler; None while nothing can interrupt it, as in a thread."""

@@ -11,7 +11,9 @@ from fairlead.model.attempt import AttemptRecord, Finish
 from fairlead.model.fields import MAX_WEIGHT, MIN_WEIGHT, PRIORITIES
 from fairlead.model.incident import (
     ABOUT_TASKS,
+    INCIDENT_ENDS,
     INCIDENT_LINGERS,
+    INCIDENT_REPORTED,
     WATCHED,
     Incident,
     IncidentKind,
@@ -69,7 +71,9 @@ __all__ = [
     "Incident",
     "ABOUT_TASKS",
     "WATCHED",
+    "INCIDENT_ENDS",
     "INCIDENT_LINGERS",
+    "INCIDENT_REPORTED",
     "Level",
     "LOWEST",
     "Trigger",

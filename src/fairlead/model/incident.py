@@ -43,7 +43,7 @@ class IncidentKind(StrEnum):
     ERROR_BURST = "error_burst"
     """Most runs of a queue fail. `subject` is the name of the queue."""
     NODE_LOSS = "node_loss"
-    """A node is silent, or runs of it were lost. `subject` is QUEUE/NODE."""
+    """A node is silent, or runs of it were lost. `subject` is the name of the node."""
 
     @classmethod
     def _missing_(cls, value: object) -> IncidentKind | None:
@@ -66,8 +66,15 @@ WATCHED = (
 )
 """Kinds that one elected worker detects by watching the queues."""
 
+INCIDENT_REPORTED = 30.0
+"""Seconds between two reports of a condition that lasts; a minute for an unserved queue."""
+
+INCIDENT_ENDS = 100.0
+"""Seconds after the last report from which an incident other than `error` is over. An `error` is
+over when its task has left ERROR."""
+
 INCIDENT_LINGERS = 3600.0
-"""Seconds after the last report during which a delivered incident without a task stays open.
+"""Seconds after the last report during which the store keeps a delivered incident that is over.
 Reports of the same condition within this time deliver nothing new."""
 
 

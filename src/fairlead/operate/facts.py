@@ -11,7 +11,7 @@ from typing import Any
 from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import InvalidTask
-from fairlead.model import Incident, IncidentKind, tenant_of
+from fairlead.model import INCIDENT_ENDS, Incident, IncidentKind, tenant_of
 from fairlead.model.task_facts import Backlog, ErrorFact, RunFact
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import Counted
@@ -130,12 +130,14 @@ def read_facts(context: OperateContext) -> Facts:
     store, reads = context.sql_store, context.reads
     read = store.database.read_now
     kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
+    at = read(store.periodics.clock(context.clock.now()))
+    open_since = at - round(INCIDENT_ENDS * MICROS)
     return Facts(
-        at=read(store.periodics.clock(context.clock.now())),
+        at=at,
         settings=read(store.queue_settings()),
         runs=read(reads.runs(MOST_RUNS)),
         backlog=read(reads.backlog()),
         errors=read(reads.errors(MOST_ERRORS)),
         nodes=read(store.nodes()),
-        incidents=read(store.incidents.open(kinds, MOST_INCIDENTS)),
+        incidents=read(store.incidents.open(kinds, MOST_INCIDENTS, open_since)),
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import InvalidTask
-from fairlead.model import Incident
+from fairlead.model import INCIDENT_ENDS, Incident
 from fairlead.operate.context import OperateContext
 
 
@@ -16,5 +17,6 @@ def latest_incidents(context: OperateContext, below: int | None, limit: int) -> 
         values.whole("below", below, 0, (1 << 63) - 1, error=InvalidTask)
     values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
     store = context.cluster
-    found: list[Incident] = store.database.read_now(store.incidents.latest(below, limit))
+    since = context.clock.now() - round(INCIDENT_ENDS * MICROS)
+    found: list[Incident] = store.database.read_now(store.incidents.latest(below, limit, since))
     return found

@@ -10,7 +10,7 @@ import msgspec
 from fairlead.clock import MICROS
 from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import NotSupported
-from fairlead.model import Incident, IncidentKind
+from fairlead.model import INCIDENT_ENDS, Incident, IncidentKind
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
 from fairlead.operate.overview import owners
@@ -57,7 +57,9 @@ async def nodes(
     at = _read_clock(context)
     records: list[NodeRecord] = database.read_now(store.nodes())
     blocked: list[Incident] = database.read_now(
-        store.incidents.open([IncidentKind.BLOCKED_LOOP], MOST_NODES)
+        store.incidents.open(
+            [IncidentKind.BLOCKED_LOOP], MOST_NODES, at - round(INCIDENT_ENDS * MICROS)
+        )
     )
     by_node = {incident.subject: incident for incident in blocked}
     queues = {queue for record in records for queue in record.queues}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
@@ -12,7 +12,7 @@ from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import InvalidTask
-from fairlead.model import Incident, tenant_of
+from fairlead.model import ABOUT_TASKS, Incident, IncidentKind, tenant_of
 from fairlead.model.task_facts import ErrorFact
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
@@ -50,11 +50,14 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     name: str | None = None
     """Name of the tasks."""
+    error_type: str | None = None
+    """Type of the errors of tasks in ERROR."""
     number: Counted | None = None
-    """Number of tasks in ERROR."""
+    """Number of tasks in ERROR, or of incidents of one cause."""
     since: int | None = None
     """Microseconds since the epoch."""
     incident: Incident | None = None
+    """The earliest incident of the cause."""
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -95,8 +98,9 @@ def summary(
     tenants: Collection[str] | None = None,
     facts: Facts | None = None,
 ) -> Summary:
-    """Return the numbers of all queues, or of one, and what needs a person: tasks in ERROR by queue
-    and name, open incidents, paused queues, and queues that have tasks but no living node.
+    """Return the numbers of all queues, or of one, and what needs a person: tasks in ERROR by
+    queue, name and type, open incidents, paused queues, and queues that have tasks but no living
+    node.
 
     Reads what `read_facts` reads, unless `facts` are given. With `tenants`, everything is of these
     tenants only; incidents that belong to no task, nodes, and queues without their tasks are left
@@ -129,11 +133,13 @@ def summary(
     errors = [
         error for error in facts.errors if scope is None or tenant_of(error.fairness_key) in scope
     ]
+    unserved = _unserved(sums, serving) if scope is None else []
+    reported = [each.queue for each in unserved if each.queue is not None]
     attention = [
         *_errors(errors, facts.are_errors_cut),
-        *(_incidents(facts.incidents) if scope is None else ()),
+        *(_incidents(facts.incidents, reported) if scope is None else ()),
         *_paused(settings),
-        *(_unserved(sums, serving) if scope is None else ()),
+        *unserved,
     ]
     if queue is not None or scope is not None:
         attention = [each for each in attention if each.queue in names]
@@ -170,36 +176,51 @@ def _serving(nodes: Iterable[NodeRecord], now: int) -> dict[str, list[str]]:
 
 
 def _errors(errors: Sequence[ErrorFact], is_cut: bool) -> list[Attention]:
-    counts = Counter((error.queue, error.name) for error in errors)
-    since: dict[tuple[str, str], int] = {}
+    """Return one entry for each queue, name and type of error, the most tasks first."""
+    groups: defaultdict[tuple[str, str, str | None], list[int]] = defaultdict(list)
     for error in errors:
-        pair = error.queue, error.name
-        since[pair] = min(error.since, since.get(pair, error.since))
+        groups[error.queue, error.name, error.error_type].append(error.since)
     return [
         Attention(
             kind="errors",
-            what=f"tasks {name} of queue {queue} are in ERROR",
+            what=f"tasks {name} of queue {queue} are in ERROR: {error_type or 'no type'}",
             queue=queue,
             name=name,
-            number=Counted(number, is_cut),
-            since=since[queue, name],
+            error_type=error_type,
+            number=Counted(len(since), is_cut),
+            since=min(since),
         )
-        for (queue, name), number in counts.most_common()
+        for (queue, name, error_type), since in sorted(
+            groups.items(), key=lambda group: -len(group[1])
+        )
     ]
 
 
-def _incidents(incidents: Sequence[Incident]) -> list[Attention]:
-    return [
-        Attention(
-            kind="incident",
-            what=incident.details,
-            queue=incident.queue or None,
-            name=incident.name or None,
-            since=incident.since,
-            incident=incident,
+def _incidents(incidents: Sequence[Incident], unserved: Collection[str]) -> list[Attention]:
+    """Return one entry for each cause: those of tasks by queue and name, others by their subject.
+    Queues that are known to be unserved have an entry already."""
+    groups: defaultdict[tuple[str, str, str], list[Incident]] = defaultdict(list)
+    for each in incidents:
+        if each.kind is IncidentKind.UNSERVED_QUEUE and each.subject in unserved:
+            continue
+        is_of_tasks = each.kind in ABOUT_TASKS or each.kind is IncidentKind.TASK_UNREADABLE
+        groups[each.kind, each.queue, each.name if is_of_tasks else each.subject].append(each)
+    found = []
+    for (kind, queue, about), group in groups.items():
+        first = min(group, key=lambda incident: incident.since)
+        line = first.details.split("\n")[0]
+        found.append(
+            Attention(
+                kind="incident",
+                what=f"{kind.replace('_', ' ')} of {about or queue}: {line}",
+                queue=queue or None,
+                name=first.name or None,
+                number=Counted(len(group)) if len(group) > 1 else None,
+                since=first.since,
+                incident=first,
+            )
         )
-        for incident in incidents
-    ]
+    return found
 
 
 def _paused(settings: dict[str, QueueSettings]) -> list[Attention]:

@@ -8,17 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairlead.backends.sql.history import SqlHistory
-from fairlead.clock import Clock, to_datetime
+from fairlead.clock import MICROS, Clock, to_datetime
 from fairlead.errors import NotSupported
-from fairlead.model import IncidentKind, IncidentReport
-from fairlead.pipeline.incidents.detector import ALL, MINUTE, Anomaly, Detector, Observation, Rules
+from fairlead.model import INCIDENT_REPORTED, IncidentKind, IncidentReport
+from fairlead.pipeline.incidents.detector import ALL, Anomaly, Detector, Observation, Rules
 from fairlead.pipeline.incidents.store_observer import StoreObserver
 from fairlead.pipeline.settings import load
 from fairlead.ports.statements import Database
 from fairlead.ports.task_store import TaskStore
 
-AGAIN = MINUTE
-"""Microseconds between two reports of an open incident, which show that it goes on."""
+AGAIN = round(INCIDENT_REPORTED * MICROS)
+"""Microseconds between two reports of an anomaly that goes on."""
+KNOWN = 25 * MICROS
+"""Longest time between two observations in which the watcher knows what happened. After a longer
+one, the store was away, maybe from the workers too."""
 
 _CAUSES = {
     "stall": "tasks wait, and no run begins or ends; see whether the workers of the queue run, and"
@@ -55,18 +58,24 @@ class Watcher:
         """Instant of the last report of each open anomaly, by queue, kind and subject."""
 
     async def look(self) -> list[IncidentReport]:
-        """Return reports of the incidents that began, and of those that were open for a while.
-        Raise StoreUnavailable."""
+        """Return reports of the anomalies that began, and again of those that go on; one for a lost
+        node, whatever queues it serves. Raise StoreUnavailable."""
         found = await self._database.read(self._observer.steps(), together=True)
-        return [report for each in found for report in self._reports(each)]
+        reports = {
+            (report.kind, report.subject): report
+            for each in found
+            for report in self._reports(each)
+        }
+        return list(reports.values())
 
     def _reports(self, found: Observation) -> Iterator[IncidentReport]:
         if found.queue not in self._detectors:
-            self._detectors[found.queue] = Detector(self._rules.of(found.queue), found.at)
+            rules = self._rules.of(found.queue)
+            self._detectors[found.queue] = Detector(rules, found.at, KNOWN)
         detector = self._detectors[found.queue]
         for anomaly in detector.observe(found):
             self._reported.pop((found.queue, anomaly.kind, anomaly.subject), None)
-        for anomaly in detector.open.values():
+        for anomaly in detector.present:
             name = (found.queue, anomaly.kind, anomaly.subject)
             if found.at - self._reported.get(name, 0) >= AGAIN:
                 self._reported[name] = found.at
@@ -75,12 +84,17 @@ class Watcher:
 
 def report_of(queue: str, anomaly: Anomaly) -> IncidentReport:
     """Return the report of an anomaly to the store."""
-    is_whole = anomaly.subject == ALL
-    of = f"queue {queue!r}" if is_whole else f"{anomaly.subject!r} in queue {queue!r}"
+    kind = IncidentKind(anomaly.kind.replace(" ", "_"))
+    if anomaly.subject == ALL:
+        subject, of = queue, f"queue {queue!r}"
+    elif kind is IncidentKind.NODE_LOSS:
+        subject, of, queue = anomaly.subject, repr(anomaly.subject), ""
+    else:
+        subject, of = f"{queue}/{anomaly.subject}", f"{anomaly.subject!r} in queue {queue!r}"
     since = to_datetime(anomaly.start).isoformat(timespec="seconds")
     return IncidentReport(
-        kind=IncidentKind(anomaly.kind.replace(" ", "_")),
-        subject=queue if is_whole else f"{queue}/{anomaly.subject}",
+        kind=kind,
+        subject=subject,
         details=f"{anomaly.kind} of {of} since {since}: {_CAUSES[anomaly.kind]}",
         since=anomaly.start,
         queue=queue,

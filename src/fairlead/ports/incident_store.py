@@ -20,7 +20,8 @@ class IncidentStore(Protocol):
     async def report(self, reports: Sequence[IncidentReport], now: int) -> None:
         """Record the incidents, to be delivered from `now` on. A report of an incident that the
         store has (same kind, subject and version) only renews its time and its details; one within
-        ten minutes of the report before may leave them."""
+        20 seconds of the report before may leave them. After INCIDENT_ENDS seconds without a
+        report, the incident begins anew at the `since` of the next one."""
 
     async def claim(self, now: int, until: int, limit: int) -> list[Incident]:
         """Return at most `limit` incidents that are due for delivery, ascending by id, and hide
@@ -37,15 +38,17 @@ class IncidentStore(Protocol):
         """Check the `limit` incidents with the lowest ids above `after`, and drop those that are
         over. Return the highest id checked, or 0 at the end.
 
-        An `error` is over when its task has left ERROR. A delivered `stuck` is over when its run
-        has ended; any other delivered kind, an hour after its last report."""
+        An `error` is over when its task has left ERROR; any other delivered kind, an hour after
+        its last report."""
 
-    async def counts(self) -> IncidentCounts:
-        """Return the numbers of open incidents, delivered or not."""
+    async def counts(self, since: int = 0) -> IncidentCounts:
+        """Return the numbers of open incidents, delivered or not: those of the kind `error`, and
+        others last reported at `since` or later."""
 
-    def latest(self, below: int | None, limit: int) -> Steps[list[Incident]]:
-        """Return open incidents without their tasks, delivered or not, descending by id, for
-        people: at most `limit` whose ids are below `below`; None is no bound."""
+    def latest(self, below: int | None, limit: int, since: int = 0) -> Steps[list[Incident]]:
+        """Return incidents without their tasks, delivered or not, descending by id, for people:
+        at most `limit` whose ids are below `below`; None is no bound. Those of the kind `error`,
+        and others last reported at `since` or later."""
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         """Return undelivered incidents without their tasks, ascending by id, for people. If there

@@ -62,11 +62,11 @@ class CassandraIncidents:
         await self._database.run_async(_changed(lambda ledger: ledger.drop_over(now, ())))
         return 0
 
-    async def counts(self) -> IncidentCounts:
-        return (await self._database.read(_ledger())).counts()
+    async def counts(self, since: int = 0) -> IncidentCounts:
+        return (await self._database.read(_ledger())).counts(since)
 
-    def latest(self, below: int | None, limit: int) -> Steps[list[Incident]]:
-        found = (yield from _ledger()).latest()
+    def latest(self, below: int | None, limit: int, since: int = 0) -> Steps[list[Incident]]:
+        found = (yield from _ledger()).latest(since)
         return [each for each in found if below is None or each.id < below][:limit]
 
     def open(

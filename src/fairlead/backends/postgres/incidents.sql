@@ -18,13 +18,15 @@ DELETE FROM fairlead_incidents
                                                WHERE kind = 'error' AND subject = j ->> 0 AND version = (j ->> 1)::integer OFFSET 0) AS i))
 
 -- name: report
--- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now. A report within ten minutes after the one that the
--- row has changes nothing, so that few replaced rows are in the way of the next one.
+-- $1: [[kind, subject, version, queue, name, since, details], ...]; $2: now; $3: an incident that was reported
+-- last before this instant begins anew. A report within 20 seconds after the one that the row has changes nothing, so that few
+-- replaced rows are in the way of the next one.
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at)
 SELECT j ->> 0, j ->> 1, (j ->> 2)::integer, j ->> 3, j ->> 4, (j ->> 5)::bigint, $2::bigint, j ->> 6, $2::bigint
   FROM json_array_elements($1::json) AS j
-ON CONFLICT (kind, subject, version) DO UPDATE SET seen_at = excluded.seen_at, details = excluded.details
- WHERE excluded.seen_at NOT BETWEEN fairlead_incidents.seen_at AND fairlead_incidents.seen_at + 600000000
+ON CONFLICT (kind, subject, version) DO UPDATE SET seen_at = excluded.seen_at, details = excluded.details,
+       since = CASE WHEN fairlead_incidents.seen_at < $3 THEN excluded.since ELSE fairlead_incidents.since END
+ WHERE excluded.seen_at NOT BETWEEN fairlead_incidents.seen_at AND fairlead_incidents.seen_at + 20000000
 
 -- name: claim
 UPDATE fairlead_incidents SET deliver_at = $2, deliveries = deliveries + 1
@@ -63,13 +65,11 @@ DELETE FROM fairlead_incidents i
  WHERE id = ANY (ARRAY(SELECT j::bigint FROM json_array_elements_text($1::json) AS j))
    AND CASE kind
        WHEN 'error' THEN NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = i.subject::uuid AND t.version = i.version OFFSET 0)
-       WHEN 'stuck' THEN delivered_at IS NOT NULL
-                         AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = i.subject::uuid AND t.version = i.version OFFSET 0)
        ELSE delivered_at IS NOT NULL AND seen_at < $2
        END
 
 -- name: counts
-SELECT kind, queue, name, count(*) FROM fairlead_incidents GROUP BY kind, queue, name
+SELECT kind, queue, name, count(*) FROM fairlead_incidents WHERE kind = 'error' OR seen_at >= $1 GROUP BY kind, queue, name
 
 -- name: undelivered
 -- In the order of their index, so that those that were delivered, and those beyond the limit, are not read.
@@ -89,4 +89,4 @@ SELECT {incident}
 
 -- name: latest
 SELECT {incident}
-  FROM fairlead_incidents WHERE id < $1 ORDER BY id DESC LIMIT $2
+  FROM fairlead_incidents WHERE id < $1 AND (kind = 'error' OR seen_at >= $3) ORDER BY id DESC LIMIT $2

@@ -10,7 +10,14 @@ import msgspec
 from fairlead.backends.sql.rows import batch, canonical, task_record
 from fairlead.backends.sql.sql_file import load, package_of
 from fairlead.clock import MICROS
-from fairlead.model import ABOUT_TASKS, INCIDENT_LINGERS, Incident, IncidentKind, IncidentReport
+from fairlead.model import (
+    ABOUT_TASKS,
+    INCIDENT_ENDS,
+    INCIDENT_LINGERS,
+    Incident,
+    IncidentKind,
+    IncidentReport,
+)
 from fairlead.ports.incident_store import IncidentCounts
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
@@ -46,7 +53,7 @@ class SqlIncidents:
             for _, r in sorted(distinct.items())
         ]
         if rows:
-            await self._write("report", batch(rows), now)
+            await self._write("report", batch(rows), now, now - round(INCIDENT_ENDS * MICROS))
 
     async def claim(self, now: int, until: int, limit: int) -> list[Incident]:
         return await self._database.run_async(self._claim(now, until, limit))
@@ -83,13 +90,13 @@ class SqlIncidents:
             yield self._statement("sweep", batch(page), over_before)
         return page[-1] if len(page) == limit else 0
 
-    async def counts(self) -> IncidentCounts:
-        rows = await self._database.read(self._one("counts"))
+    async def counts(self, since: int = 0) -> IncidentCounts:
+        rows = await self._database.read(self._one("counts", since))
         return {(kind, queue, name): count for kind, queue, name, count in rows}
 
-    def latest(self, below: int | None, limit: int) -> Steps[list[Incident]]:
+    def latest(self, below: int | None, limit: int, since: int = 0) -> Steps[list[Incident]]:
         bound = _ABOVE_ALL if below is None else below
-        return [_incident(row) for row in (yield self._statement("latest", bound, limit))]
+        return [_incident(row) for row in (yield self._statement("latest", bound, limit, since))]
 
     def undelivered(self, limit: int) -> Steps[list[Incident]]:
         return [_incident(row) for row in (yield self._statement("undelivered", limit))]

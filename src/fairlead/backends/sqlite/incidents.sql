@@ -15,12 +15,14 @@ DELETE FROM fairlead_incidents
  WHERE kind = 'error' AND (subject, version) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?1))
 
 -- name: report
--- ?1: [[kind, subject, version, queue, name, since, details], ...]; ?2: now
+-- ?1: [[kind, subject, version, queue, name, since, details], ...]; ?2: now; ?3: an incident that was reported
+-- last before this instant begins anew
 INSERT INTO fairlead_incidents (kind, subject, version, queue, name, since, seen_at, details, deliver_at)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, ?2, value ->> 6, ?2
   FROM json_each(?1)
  WHERE true
-ON CONFLICT (kind, subject, version) DO UPDATE SET seen_at = excluded.seen_at, details = excluded.details
+ON CONFLICT (kind, subject, version) DO UPDATE SET seen_at = excluded.seen_at, details = excluded.details,
+       since = CASE WHEN fairlead_incidents.seen_at < ?3 THEN excluded.since ELSE fairlead_incidents.since END
 
 -- name: claim
 UPDATE fairlead_incidents SET deliver_at = ?2, deliveries = deliveries + 1
@@ -55,13 +57,11 @@ DELETE FROM fairlead_incidents
  WHERE id IN (SELECT value FROM json_each(?1))
    AND CASE kind
        WHEN 'error' THEN NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = subject AND t.version = fairlead_incidents.version)
-       WHEN 'stuck' THEN delivered_at IS NOT NULL
-                         AND NOT EXISTS (SELECT 1 FROM fairlead_tasks t WHERE t.id = subject AND t.version = fairlead_incidents.version)
        ELSE delivered_at IS NOT NULL AND seen_at < ?2
        END
 
 -- name: counts
-SELECT kind, queue, name, count(*) FROM fairlead_incidents GROUP BY kind, queue, name
+SELECT kind, queue, name, count(*) FROM fairlead_incidents WHERE kind = 'error' OR seen_at >= ?1 GROUP BY kind, queue, name
 
 -- name: undelivered
 -- In the order of their index, so that those that were delivered, and those beyond the limit, are not read.
@@ -81,4 +81,4 @@ SELECT i.id, i.kind, i.subject, i.details, i.since, i.queue, i.name, i.version, 
 
 -- name: latest
 SELECT {incident}
-  FROM fairlead_incidents WHERE id < ?1 ORDER BY id DESC LIMIT ?2
+  FROM fairlead_incidents WHERE id < ?1 AND (kind = 'error' OR seen_at >= ?3) ORDER BY id DESC LIMIT ?2

@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 
 from fairlead.clock import MICROS
 from fairlead.engine import liveness
@@ -45,6 +44,8 @@ class BlockedLoop(SimplePart):
         """Whether the thread waits for a response of the loop."""
         self._is_over = threading.Event()
         self._is_blocked = False
+        self._reported: IncidentReport | None = None
+        """Report of what blocks the loop, or blocked it last."""
         self._renew_at = 0.0
         """Monotonic seconds."""
 
@@ -90,24 +91,25 @@ class BlockedLoop(SimplePart):
     ) -> None:
         if not self._is_blocked:
             self._is_blocked, self._renew_at = True, 0.0
-            report = self._report(loop, thread_id, blocked_for)
-            await self._try("report", partial(self._record, report))
+            self._reported = self._report(loop, thread_id, blocked_for)
         if time.monotonic() >= self._renew_at:
             self._renew_at = time.monotonic() + liveness.HEARTBEAT_SECONDS
-            for renewal in self._renewals:
-                await self._try("renewal", renewal)
+            for renewal in (self._record, *self._renewals):
+                await self._try(renewal)
 
-    async def _try(self, what: str, work: Renewal) -> None:
+    async def _try(self, renewal: Renewal) -> None:
         try:
             async with asyncio.timeout(liveness.RENEWAL_TIMEOUT):
-                await work()
+                await renewal()
         except Exception as error:
             # Any error: if this thread ended, the node would look dead.
             fields = self._fields() | {"error": str(error) or type(error).__name__}
-            log.warning("%s failed while the event loop is blocked", what, extra=fields)
+            log.warning("renewal failed while the event loop is blocked", extra=fields)
 
-    async def _record(self, report: IncidentReport) -> None:
-        await self._context.cluster.incidents.report([report], self._context.clock.now())
+    async def _record(self) -> None:
+        if self._reported is not None:
+            now = self._context.clock.now()
+            await self._context.cluster.incidents.report([self._reported], now)
 
     def _report(
         self, loop: asyncio.AbstractEventLoop, thread_id: int, blocked_for: float

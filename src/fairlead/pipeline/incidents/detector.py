@@ -11,7 +11,8 @@ for each minute of the tables.
 - error burst: within a minute, at least `burst_runs` runs failed, and more than succeeded. Over
   after `quiet_seconds` without one.
 - node loss: the heartbeat of a node is overdue, or runs of it were lost. Over after `quiet_seconds`
-  without either.
+  without either. After a gap, in which the store may have been away from all nodes, an overdue
+  heartbeat shows nothing until the next observation.
 - starved: tasks of a key waited while others were claimed (the tables say so). Over after
   `quiet_seconds`.
 
@@ -36,9 +37,9 @@ ALL = "*"
 INTERVAL = 10 * MICROS
 """Length of the intervals by which the last minute is counted, in microseconds."""
 GAP = MINUTE
-"""Longest time between two observations, in microseconds, that is known. A longer time counts as
-`PAUSE`, and the arrivals in it are no flood."""
+"""Longest time between two observations, in microseconds, that is known by default."""
 PAUSE = 2 * MICROS
+"""Time that counts for a longer one, in microseconds. The arrivals in it are no flood."""
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0)]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -175,8 +176,10 @@ class Detector:
     """Detector of one queue. Its times are microseconds of watched time, which is the instant of
     the first observation at first, and hardly passes in a gap."""
 
-    def __init__(self, rules: Rules, since: int) -> None:
-        """since: instant from which on the first observation knows the queue."""
+    def __init__(self, rules: Rules, since: int, gap: int = GAP) -> None:
+        """since: instant from which on the first observation knows the queue. `gap`: longest time
+        between two observations, in microseconds, that is known."""
+        self._gap = gap
         self.open: dict[tuple[str, str], Anomaly] = {}
         """Open anomalies by kind and subject."""
         self._rules = rules
@@ -199,11 +202,11 @@ class Detector:
     def observe(self, found: Observation) -> list[Anomaly]:
         """Update `open` by the next observation, and return the anomalies that ended."""
         if self._seen is None:
-            self._now = found.at
+            self._now, found = found.at, replace(found, silent=[])
         else:
             passed = found.time - self._seen
-            if passed > GAP:
-                passed, found = PAUSE, replace(found, arrived=0, keys={})
+            if passed > self._gap:
+                passed, found = PAUSE, replace(found, arrived=0, keys={}, silent=[])
             self._before, self._now = self._now, self._now + passed
         self._seen = found.time
         self._count(found)
@@ -229,6 +232,11 @@ class Detector:
         for each in ended:
             del self.open[each.kind, each.subject]
         return ended
+
+    @property
+    def present(self) -> list[Anomaly]:
+        """Open anomalies that the last observation showed."""
+        return [each for each in self.open.values() if each.last == self._now]
 
     def _count(self, found: Observation) -> None:
         begin = self._now - self._now % INTERVAL

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
-from fairlead.model import WATCHED, IncidentKind
+from fairlead.model import INCIDENT_ENDS, WATCHED, IncidentKind
 from fairlead.operate.doctor.finding import Finding, note, problem
 from fairlead.operate.doctor.survey import Survey
 
@@ -16,11 +16,6 @@ LATE_SECONDS = 300
 
 _MOST = 1000
 """Undelivered incidents that are counted."""
-
-_GOES_ON_SECONDS = 720
-"""Age of the last report of a watched problem, in seconds, up to which it goes on: its report is
-repeated each minute, and the store may leave out those of ten minutes. A lost node is reported by
-its silence while it matters."""
 
 _SHOWN = 3
 """Undelivered incidents that are shown one by one."""
@@ -43,13 +38,12 @@ async def check_incidents(survey: Survey) -> AsyncIterator[Finding]:
 
 
 async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
-    """Report writes that the store refuses alone, or has refused in the last hour."""
+    """Report writes that the store refuses alone."""
     counts = await _counts(survey)
     for (kind, queue, name), count in sorted(counts.items()):
         if kind == IncidentKind.WRITE_REFUSED:
             yield problem(
-                f"the store has refused the ends of {count} runs of {name or 'tasks'} in queue"
-                f" {queue} in the last hour",
+                f"the store refuses the ends of {count} runs of {name or 'tasks'} in queue {queue}",
                 "read the error in the incidents write_refused or in the logs of the workers, and"
                 " correct the trigger, constraint or limit that it names",
             )
@@ -61,7 +55,7 @@ async def check_watched(survey: Survey) -> AsyncIterator[Finding]:
     store = survey.context.cluster
     reported = [*WATCHED, IncidentKind.CLOCK_OFF]
     kinds = [kind for kind in reported if kind is not IncidentKind.NODE_LOSS]
-    since = survey.now - _GOES_ON_SECONDS * MICROS
+    since = _open_since(survey)
     present = await store.database.read(store.incidents.open(kinds, _MOST, since))
     found = await store.database.read(store.incidents.open(reported, _MOST))
     shown = {incident.id for incident in present}
@@ -80,8 +74,13 @@ async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:
     """Return the number of open incidents by kind, queue and name; those other than tasks in ERROR
     for a survey that counts no tasks."""
     if survey.facts is None:
-        return await survey.context.cluster.incidents.counts()
+        return await survey.context.cluster.incidents.counts(_open_since(survey))
     return Counter((each.kind, each.queue, each.name) for each in survey.facts.incidents)
+
+
+def _open_since(survey: Survey) -> int:
+    """Return the instant of the earliest last report of an incident that is not over."""
+    return survey.now - round(INCIDENT_ENDS * MICROS)
 
 
 async def check_backlog(survey: Survey) -> AsyncIterator[Finding]:
