@@ -67,6 +67,8 @@ NOT_CALLED = {
     "Outcome": "an enumeration",
     "State": "an enumeration",
     "Queue": "made by App.queue",
+    "Queue.fit": "called by Declarations",
+    "Queue.slot_options": "called by Periodic",
     "Task": "made by App.task",
     "TaskHandle": "made by a submit",
     "Management": "made by App.management",

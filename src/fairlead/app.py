@@ -33,12 +33,12 @@ from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit
 from fairlead.core.payload import MOST_BYTES
 from fairlead.core.policies.processing import Processing, ProcessingPolicy
-from fairlead.core.policies.retry import RetryPolicy
-from fairlead.declare.declarations import DEFAULT_RETRY, Declarations
+from fairlead.core.policies.retry import DEFAULT_RETRY, RetryPolicy
+from fairlead.declare.declarations import Declarations
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
-from fairlead.declare.queue import DEFAULT_PARTITIONS, ORDERED_PARTITIONS, Queue
+from fairlead.declare.queue import OrderedQueue, Queue
 from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task, TransactionalTask
 from fairlead.errors import (
     ConfigurationError,
@@ -205,10 +205,15 @@ class App:
         when submitted. `look_ahead`: seconds before their time at which its tasks are read into
         memory. `cost="runtime"`: fairness keys share the run time, not the number of runs.
         """
-        if partitions is None:
-            partitions = ORDERED_PARTITIONS if kind == "ordered" else DEFAULT_PARTITIONS
-        queue = Queue(name, order, partitions, concurrency, kind, grace, look_ahead, cost)
-        self.connector.check_queue(queue)
+        values.one_of(f"queue {name!r}: kind", kind, "tasks", "ordered")
+        given = {} if partitions is None else {"partitions": partitions}
+        if kind == "ordered":
+            ordered = OrderedQueue(
+                name, order, concurrency, cost, **given, grace=grace, look_ahead=look_ahead
+            )
+            self._declared.add_ordered(ordered)
+            return ordered
+        queue = Queue(name, order, concurrency, cost, **given)
         self._declared.add_queue(queue)
         return queue
 
@@ -424,6 +429,7 @@ class App:
         return OperateContext(
             connector=self.connector,
             queues=self.queues,
+            ordered_queues=self._declared.ordered,
             handlers=self.handlers,
             periodics=self.periodics,
             submitter=self.submitter,
@@ -495,7 +501,7 @@ class App:
         Raises UnknownQueue for a queue that is not declared, NotSupported if the store
         cannot do what a task declares, ConfigurationError for bad values.
         """
-        from fairlead.engine.context import NodePorts, Served, kinds_of
+        from fairlead.engine.context import NodePorts, Served
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
         from fairlead.engine.periodic import PeriodicTasks
@@ -514,17 +520,20 @@ class App:
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         connections = self.connections
         store = connections.tasks
-        declared = [self.queues[name] for name in names]
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
         # Refuse what the store does not support before any task runs.
-        for queue in declared:
-            connections.channel.check_queue(queue)
+        ordered = [self._declared.ordered[name] for name in names if name in self._declared.ordered]
+        if store is None and (others := set(names) - self._declared.ordered.keys()):
+            raise ConfigurationError(
+                f"queue {min(others)!r} is not ordered, and there is no SQL database for it: name"
+                " one in the url of the App, or in FAIRLEAD_URL; or declare the queue with"
+                " kind='ordered'"
+            )
         needs_sql = store is not None and any(
             each.transactional or each.keep_result or each.keep_log for each in handlers
         )
         if needs_sql or self.periodics:
             _ = connections.store.as_sql()  # raises NotSupported
-        ordered = kinds_of(declared).ordered
 
         def check_store() -> None:
             _ = self.connector.cluster
@@ -561,7 +570,8 @@ class App:
             for group, patience in self.submitter.ordered.groups(self.periodics)
         ]
         served = Served(
-            queues=declared,
+            queues=[self.queues[name] for name in names],
+            ordered=ordered,
             handlers=self.handlers,
             interceptors=self.interceptors,
             pollers=pollers,

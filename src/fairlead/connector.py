@@ -14,7 +14,6 @@ from fairlead.clock import Clock
 from fairlead.config import SAME_AS_STORE, Settings
 from fairlead.connections import Connections, connect
 from fairlead.declare.declarations import Declarations
-from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.forks import free_when_forked
 from fairlead.ports.notification import Notification
@@ -123,15 +122,7 @@ class Connector:
     def use(self, connections: Connections) -> None:
         """Use these adapters from now on, for example adapters of a test that fail on purpose."""
         self._settings = self._settings or self.settings
-        for queue in self._declared.queues.values():
-            connections.channel.check_queue(queue)
         self._connections = connections
-
-    def check_queue(self, queue: Queue) -> None:
-        """Raise ConfigurationError if the channel cannot serve the queue. Do nothing before the
-        first use of the adapters, which checks all queues."""
-        if self._connections is not None:
-            self._connections.channel.check_queue(queue)
 
     @property
     def cluster(self) -> OrderedStore:

@@ -226,12 +226,8 @@ def test_a_fair_queue_without_a_sql_database_is_refused_with_the_cure(open_app: 
     pay = idle(kit.app, "pay")
     with pytest.raises(NotSupported, match=r"has ordered queues only: .*FAIRLEAD_URL"):
         pay.submit()
-    refused = r"'default' is not ordered.*FAIRLEAD_URL"
-    with pytest.raises(ConfigurationError, match=refused):
+    with pytest.raises(ConfigurationError, match=r"'default' is not ordered.*FAIRLEAD_URL"):
         kit.app.node()
-    kit.app.close()
-    with pytest.raises(ConfigurationError, match=refused):
-        pay.submit()
 
 
 def test_a_periodic_task_without_a_sql_database_is_refused_with_the_cure(open_app: Open) -> None:

@@ -21,7 +21,7 @@ from fairlead.core.fair.table import TriggerTable
 from fairlead.core.ids import id_text
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import OrderedQueue
 from fairlead.errors import BatchTooLarge, StoreUnavailable
 from fairlead.model import (
     Finish,
@@ -284,10 +284,9 @@ class Simulation:
         self.log = MemoryTaskLog(self.clock)
         self.store = RefusingStore(self.chance, self.clock)
         self.partitions = self.chance.choice((1, 2, 5))
-        self.queue = Queue(
+        self.queue = OrderedQueue(
             QUEUE,
             partitions=self.partitions,
-            kind="ordered",
             look_ahead=self.chance.choice((1.0, 60.0, 300.0)),
         )
         self.failing = self.chance.choice((0.0, 0.0, 0.3))

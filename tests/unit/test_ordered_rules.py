@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairlead import Exponential
 from fairlead.core.policies.retry import UNTIL_DONE
 from fairlead.core.sharding.partitions import partition_of
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import OrderedQueue
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import Finish, NewTask, Outcome, PartitionKey, ScheduledTask, State, TaskKey
 from fairlead.ordered.accept import Acceptance, check
@@ -84,7 +84,7 @@ def test_every_partition_of_64_gets_its_share_of_100_000_keys_within_a_third() -
 
 
 def test_tasks_due_now_from_one_process_keep_the_order_of_their_submits() -> None:
-    acceptance = Acceptance({"q": Queue("q", kind="ordered")})
+    acceptance = Acceptance({"q": OrderedQueue("q")})
     positions = []
     for _ in range(3):
         entries = acceptance.entries([task(unique_key=None, id=str(9 - n)) for n in range(5)], NOW)
@@ -94,7 +94,7 @@ def test_tasks_due_now_from_one_process_keep_the_order_of_their_submits() -> Non
 
 
 def test_a_given_run_at_is_kept_and_a_task_without_a_unique_key_gets_its_own_key() -> None:
-    acceptance = Acceptance({"q": Queue("q", kind="ordered")})
+    acceptance = Acceptance({"q": OrderedQueue("q")})
     first, second = acceptance.entries(
         [task(NOW + 7, unique_key=None, id="one"), task(NOW + 7, id="two")], NOW
     )
@@ -103,7 +103,7 @@ def test_a_given_run_at_is_kept_and_a_task_without_a_unique_key_gets_its_own_key
 
 
 def test_the_grace_is_exact_and_a_bulk_submit_is_refused_as_a_whole() -> None:
-    acceptance = Acceptance({"q": Queue("q", kind="ordered", grace=10.0)})
+    acceptance = Acceptance({"q": OrderedQueue("q", grace=10.0)})
     assert len(acceptance.entries([task(NOW - 10_000_000)], NOW)) == 1
     with pytest.raises(InvalidTask, match="10.0 s ago, more than the grace of 10 s"):
         acceptance.entries([task(), task(NOW - 10_000_001)], NOW)

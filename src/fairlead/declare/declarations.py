@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from fairlead.core.policies.retry import Exponential
 from fairlead.declare.handler import Handler
 from fairlead.declare.periodic import Periodic
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import OrderedQueue, Queue
 from fairlead.errors import ConfigurationError
-
-DEFAULT_RETRY = Exponential(max_attempts=5)
 
 
 class Declarations:
@@ -16,6 +13,8 @@ class Declarations:
 
     def __init__(self) -> None:
         self.queues: dict[str, Queue] = {}
+        self.ordered: dict[str, OrderedQueue] = {}
+        """The ordered queues among them."""
         self.handlers: dict[str, Handler] = {}
         self.periodics: list[Periodic] = []
         self.partitions: dict[str, int] = {}
@@ -31,7 +30,15 @@ class Declarations:
         self.partitions[name] = queue.partitions
         for handler in self.handlers.values():
             if handler.queue == name:
-                handler.fit(queue, DEFAULT_RETRY)
+                queue.fit(handler)
+        for periodic in self.periodics:
+            if periodic.handler.queue == name:
+                periodic.fit(queue)
+
+    def add_ordered(self, queue: OrderedQueue) -> None:
+        """Add an ordered queue. Raises as `add_queue` does."""
+        self.add_queue(queue)
+        self.ordered[queue.name] = queue
 
     def add_periodic(
         self,
@@ -46,9 +53,9 @@ class Declarations:
         ConfigurationError for bad values."""
         earlier = sum(periodic.handler is handler for periodic in self.periodics)
         name = f"{handler.name}#{earlier + 1}" if earlier else handler.name
-        self.periodics.append(
-            Periodic(handler, cron, timezone, catch_up, name, ordering_key, overlap)
-        )
+        periodic = Periodic(handler, cron, timezone, catch_up, name, ordering_key, overlap)
+        periodic.fit(self.queues[handler.queue])
+        self.periodics.append(periodic)
 
     def add_handler(self, handler: Handler) -> None:
         """Add a task; declare its queue with the defaults if it is not declared yet. Raises
@@ -59,5 +66,5 @@ class Declarations:
             )
         if handler.queue not in self.queues:
             self.add_queue(Queue(handler.queue))
-        handler.fit(self.queues[handler.queue], DEFAULT_RETRY)
+        self.queues[handler.queue].fit(handler)
         self.handlers[handler.name] = handler

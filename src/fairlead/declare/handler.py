@@ -12,11 +12,10 @@ from fairlead.config import CHECKPOINT_LIMIT, RESULT_LIMIT
 from fairlead.core import values
 from fairlead.core.limits.cluster_limits import AnyLimit, check_limit
 from fairlead.core.policies.processing import ProcessingPolicy
-from fairlead.core.policies.retry import UNTIL_DONE, RetryPolicy
+from fairlead.core.policies.retry import RetryPolicy
 from fairlead.declare.arguments import Arguments
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.json_types import JsonType, hints
-from fairlead.declare.queue import Queue
 from fairlead.errors import ConfigurationError
 
 
@@ -57,8 +56,6 @@ class Handler:
         self.function = function
         self.name = name
         self.queue = queue
-        self.is_ordered = False
-        """Whether the queue is ordered."""
         self.retry = retry
         self.processing = _checked(processing, name)
         self.concurrency = concurrency
@@ -71,7 +68,7 @@ class Handler:
         """Maximum number of bytes of a result that is kept."""
         self.checkpoint_limit = checkpoint_limit
         """Maximum number of bytes of a checkpoint."""
-        self._is_log_asked = keep_log is True
+        self.is_log_asked = keep_log is True
         self.keep_log = keep_log_default if keep_log is None else bool(keep_log)
         """Whether the log lines of each run are kept."""
         values.one_of(f"task {name!r}: on_failure", on_failure, "hold", "skip")
@@ -97,26 +94,6 @@ class Handler:
             raise ConfigurationError(
                 f"task {name!r}: its result cannot be kept as JSON: {error}"
             ) from error
-
-    def fit(self, queue: Queue, default: RetryPolicy) -> None:
-        """Fit the handler to an ordered queue: retry for ever unless the task declares a policy
-        other than `default`. Raises ConfigurationError for options that do not fit such a queue."""
-        self.is_ordered = queue.is_ordered
-        if not queue.is_ordered:
-            return
-        for is_set, what in (
-            (self.transactional, "transactional=True"),
-            (self.keep_result, "keep_result=True"),
-            (self._is_log_asked, "keep_log=True"),
-        ):
-            if is_set:
-                raise ConfigurationError(
-                    f"task {self.name!r}: {what} does not work with the ordered queue"
-                    f" {queue.name!r}; use another queue"
-                )
-        self.keep_log = False
-        if self.retry is default:
-            self.retry = UNTIL_DONE
 
     def _executor(self, wanted: str | None) -> ExecutorKind:
         natural = ExecutorKind.LOOP if self.is_async else ExecutorKind.THREAD

@@ -15,6 +15,7 @@ from fairlead.core import values
 from fairlead.core.policies.catch_up import CatchUp, Overlap
 from fairlead.declare.handler import Handler
 from fairlead.declare.options import Options
+from fairlead.declare.queue import Queue
 from fairlead.declare.task import Draft
 from fairlead.errors import ConfigurationError, InvalidTask
 
@@ -22,9 +23,6 @@ _FIRST_WINDOW = timedelta(minutes=1)
 _GROWTH = 8
 _FIELDS = {"minutes": 60, "hours": 24, "days of the month": 31, "months": 12, "days of the week": 7}
 """Names of the fields of an expression, each with its number of values."""
-
-_KNOWN_FOR = timedelta(days=1)
-"""Time for which a slot is known, so that two expressions of a task that meet submit it once."""
 
 
 class CronTimes:
@@ -139,39 +137,23 @@ class Periodic:
         self.name = name or handler.name
         self._takes_slot = bool(parameters)
         self._ordering_key = ordering_key
-        self._check_overlap()
+
+    def fit(self, queue: Queue) -> None:
+        """Submit the tasks to this queue. Raise ConfigurationError if it cannot skip slots."""
+        self._queue = queue
+        self._options(datetime.now(UTC))
 
     def draft(self, slot: datetime) -> Draft:
         """Return the draft of a task that runs now, with this instant as its slot."""
-        return self._draft(slot, Options(ordering_key=self._key))
+        return self._draft(slot, Options(ordering_key=self._options(slot).ordering_key))
 
     def slot_draft(self, slot: datetime) -> Draft:
-        """Return the draft of the task for one slot. Its unique key prevents a second task for the
-        slot, or while another one waits or runs. In an ordered queue its time is the slot. Raise
-        ConfigurationError."""
-        self._check_overlap()
-        is_ordered, key = self.handler.is_ordered, f"periodic/{self.handler.name}"
-        options = Options(
-            unique_key=key if self._skips else f"{key}/{slot.isoformat()}",
-            unique_for=None if is_ordered or self._skips else _KNOWN_FOR,
-            ordering_key=self._key,
-            run_at=slot if is_ordered else None,
-        )
-        return self._draft(slot, options)
+        """Return the draft of the task for one slot."""
+        return self._draft(slot, self._options(slot))
+
+    def _options(self, slot: datetime) -> Options:
+        task = self.handler.name
+        return self._queue.slot_options(task, slot, self._ordering_key, self._skips)
 
     def _draft(self, slot: datetime, options: Options) -> Draft:
         return Draft(self.handler, (), {"slot": slot} if self._takes_slot else {}, options)
-
-    def _check_overlap(self) -> None:
-        if self._skips and self.handler.is_ordered:
-            raise ConfigurationError(
-                f"periodic task {self.handler.name!r}: overlap='skip': queue {self.handler.queue!r}"
-                " is ordered and runs each slot, one after the other; leave it out"
-            )
-
-    @property
-    def _key(self) -> str | None:
-        """Ordering key of the tasks; an ordered queue needs one."""
-        if self._ordering_key is None and self.handler.is_ordered:
-            return f"periodic/{self.handler.name}"
-        return self._ordering_key

@@ -16,7 +16,7 @@ from fairlead.core.sharding.shares import Members
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.declare.notes import Reporter
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import OrderedQueue, Queue
 from fairlead.engine.lifecycle import Lifespan, Part
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.look_ahead import LookAhead
@@ -56,19 +56,6 @@ class QueueKinds:
     """Queues kept in a log and a schedule instead of the task store."""
     shared: frozenset[str]
     """Queues whose owners grant triggers to other nodes."""
-
-
-def kinds_of(queues: Iterable[Queue]) -> QueueKinds:
-    """Return the kinds of these queues."""
-    queues = list(queues)
-    names = frozenset(queue.name for queue in queues)
-    ordered = frozenset(queue.name for queue in queues if queue.is_ordered)
-    return QueueKinds(
-        fair=frozenset(queue.name for queue in queues if queue.order == "fair") - ordered,
-        timed=frozenset(queue.name for queue in queues if queue.cost == "runtime"),
-        ordered=ordered,
-        shared=names - ordered,
-    )
 
 
 class View(msgspec.Struct, frozen=True):
@@ -115,6 +102,8 @@ class Served:
     """Queues and handlers that a node serves."""
 
     queues: Sequence[Queue]
+    ordered: Sequence[OrderedQueue]
+    """The ordered queues among them."""
     handlers: Mapping[str, Handler]
     """Handlers by task name."""
     interceptors: Sequence[RunInterceptor] = ()
@@ -133,6 +122,17 @@ class Served:
     """Seconds that one call of `on_incident` may take."""
     lifespan: Lifespan | None = None
     """Context manager of the user around the whole life of the node."""
+
+    @property
+    def kinds(self) -> QueueKinds:
+        """The kinds of these queues."""
+        ordered = frozenset(queue.name for queue in self.ordered)
+        return QueueKinds(
+            fair=frozenset(queue.name for queue in self.queues if queue.order == "fair") - ordered,
+            timed=frozenset(queue.name for queue in self.queues if queue.cost == "runtime"),
+            ordered=ordered,
+            shared=frozenset(queue.name for queue in self.queues) - ordered,
+        )
 
 
 class NodeEvents(Protocol):

@@ -19,7 +19,7 @@ from fairlead.engine.backlogs import Backlogs
 from fairlead.engine.claimers import Claimers, OrderedClaimer, TaskClaimer
 from fairlead.engine.cluster_limits import ClusterLimits, limit_name
 from fairlead.engine.completion import Completion
-from fairlead.engine.context import NodeContext, NodePorts, Served, View, kinds_of
+from fairlead.engine.context import NodeContext, NodePorts, Served, View
 from fairlead.engine.controls import Controls
 from fairlead.engine.deadlines import Deadlines
 from fairlead.engine.dispatcher import Dispatcher
@@ -74,7 +74,7 @@ class NodeParts:
             settings=settings,
             served=served,
             ports=ports,
-            kinds=kinds_of(served.queues),
+            kinds=served.kinds,
             clock=clock,
             observer=observer,
             ledger=ledger,
@@ -164,8 +164,7 @@ class NodeParts:
     def begin_without_store(self) -> None:
         """Serve the ordered queues as if this node were the only one that shares them, until the
         membership has begun. Leases still give each partition one owner."""
-        kinds, queues = self.context.kinds, self.context.served.queues
-        ordered = {each.name: each.partitions for each in queues if each.name in kinds.ordered}
+        ordered = {each.name: each.partitions for each in self.context.served.ordered}
         alone = frozenset([identity_of(self.context.name)])
         self.membership.begin_later()
         self.partitions.resize(ordered)
@@ -305,7 +304,7 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
 
 
 def _ordered_queues(context: NodeContext, parts: NodeParts) -> OrderedQueues:
-    queues = [queue for queue in context.served.queues if queue.name in context.kinds.ordered]
+    queues = context.served.ordered
     log_, schedule = context.ports.log, context.ports.schedule
     if log_ is None or schedule is None:
         return OrderedQueues(queues, None, context.settings.drain)

@@ -10,7 +10,7 @@ from fairlead.clock import Clock
 from fairlead.connector import Connector
 from fairlead.declare.handler import Handler
 from fairlead.declare.periodic import Periodic
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import OrderedQueue, Queue
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.ordered_store import OrderedStore
@@ -28,17 +28,14 @@ class OperateContext:
     connector: Connector
     queues: Mapping[str, Queue]
     """Declared queues by name."""
+    ordered_queues: Mapping[str, OrderedQueue]
+    """The ordered queues among them."""
     handlers: Mapping[str, Handler]
     """Declared tasks, by name."""
     periodics: Sequence[Periodic]
     """Declared periodic tasks."""
     submitter: Submitter
     clock: Clock
-
-    @property
-    def ordered_queues(self) -> dict[str, Queue]:
-        """Return the declared ordered queues by name."""
-        return {name: queue for name, queue in self.queues.items() if queue.is_ordered}
 
     @property
     def cluster(self) -> OrderedStore:

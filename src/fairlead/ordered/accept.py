@@ -11,7 +11,7 @@ import msgspec
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core.ids import id_of, id_text
 from fairlead.declare.options import Options
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import OrderedQueue
 from fairlead.errors import InvalidTask
 from fairlead.model import NewTask, PartitionKey, ScheduledTask
 from fairlead.model.columns import StoredTask
@@ -50,7 +50,7 @@ def check(entry: Entry, partition: PartitionKey | None = None) -> None:
 class Acceptance:
     """Checks and completes tasks for the log. Thread-safe."""
 
-    def __init__(self, queues: Mapping[str, Queue]) -> None:
+    def __init__(self, queues: Mapping[str, OrderedQueue]) -> None:
         self._queues = queues
         self._lock = threading.Lock()
         self._last = 0

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from fairlead.clock import MICROS
 from fairlead.core.schedule.throughput import Window
-from fairlead.declare.queue import Queue
+from fairlead.declare.queue import OrderedQueue
 from fairlead.errors import StoreUnavailable
 from fairlead.model import ClaimedTask, Finish, PartitionKey, Trigger
 from fairlead.ordered.context import OrderedContext
@@ -33,7 +33,7 @@ class OrderedQueues:
     failure of one leaves the others alone."""
 
     def __init__(
-        self, queues: Iterable[Queue], context: OrderedContext | None, drain: float
+        self, queues: Iterable[OrderedQueue], context: OrderedContext | None, drain: float
     ) -> None:
         """`context`: None where there are no ordered queues. `drain`: seconds that runs may take to
         end when a partition is released."""

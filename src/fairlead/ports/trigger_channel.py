@@ -77,18 +77,6 @@ class ChannelStatus(NamedTuple):
     """Partitions of the queues in question that exist in the channel."""
 
 
-class QueueDeclaration(Protocol):
-    """Properties of a declared queue that a channel may not support."""
-
-    @property
-    def name(self) -> str:
-        """Name of the queue."""
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the queue is kept in a log and a schedule instead of the task store."""
-
-
 class TriggerChannel(Protocol):
     """The channel of an application. `announce` is for submitters, the rest is for nodes."""
 
@@ -96,9 +84,6 @@ class TriggerChannel(Protocol):
     """Name of the channel for messages, without secrets."""
     shares_partitions: bool
     """Whether the channel divides partitions among nodes; if not, leases of the coordinator do."""
-
-    def check_queue(self, queue: QueueDeclaration) -> None:
-        """Raise ConfigurationError for a queue that this channel cannot serve."""
 
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]

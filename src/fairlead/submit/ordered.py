@@ -48,20 +48,21 @@ class OrderedSubmission:
 
     def __init__(self, context: SubmitContext) -> None:
         self._context = context
-        self._acceptance = Acceptance(context.declared.queues)
+        self._acceptance = Acceptance(context.declared.ordered)
         self._layouts: dict[str, _Layout] = {}
         """Layouts of queues that the store has confirmed, by queue."""
 
     def takes(self, drafts: Sequence[Draft]) -> bool:
         """Return whether the drafts are for ordered queues. Raise InvalidTask when only some are,
         because the two kinds cannot be submitted together."""
-        kinds = {*map(self._is_ordered, {draft.handler.queue for draft in drafts})}
-        if len(kinds) > 1:
+        queues = {draft.handler.queue for draft in drafts}
+        ordered = queues & self._context.declared.ordered.keys()
+        if ordered and ordered != queues:
             raise InvalidTask(
                 "one bulk submit has tasks of ordered queues or of other queues: submit the two"
                 " kinds separately"
             )
-        return kinds.pop()
+        return bool(ordered)
 
     def check(self, queues: Collection[str], periodics: Iterable[Periodic]) -> None:
         """Check the ordered queues before a node serves them, or submits periodic tasks to them.
@@ -69,12 +70,11 @@ class OrderedSubmission:
         submitted = {periodic.handler.queue for periodic in periodics}
         self._layouts.clear()  # a worker that starts must declare what the store has
         run_now(self._settle({*queues, *submitted}, None, BLOCKING))
-        ordered = [name for name in queues if self._is_ordered(name)]
         try:
             store = self._context.connector.sql_store
         except NotSupported:
             return  # no queue had tasks before it was ordered
-        for name in ordered:
+        for name in self._context.declared.ordered.keys() & queues:
             if store.database.read_now(store.tasks(TaskFilter(queue=name), 1)):
                 raise ConfigurationError(
                     f"queue {name!r} holds tasks from before it was ordered, which would never run:"
@@ -159,11 +159,8 @@ class OrderedSubmission:
         process that runs meanwhile uses the new one. Raise OtherLayout for a declaration with
         another number, NotSupported where there can be no ordered queue.
         """
-        declared = {
-            name: self._context.declared.queues[name].partitions
-            for name in queues
-            if self._is_ordered(name)
-        }
+        ordered = self._context.declared.ordered
+        declared = {name: ordered[name].partitions for name in ordered.keys() & queues}
         now = self._context.hooks.clock.monotonic()
         if all(name in self._layouts and now < self._layouts[name].until for name in declared):
             return
@@ -219,11 +216,8 @@ class OrderedSubmission:
         tasks = encode(drafts, partitions, now, context.hooks.payload_limit)
         return tasks, now
 
-    def _is_ordered(self, queue: str) -> bool:
-        return self._context.declared.queues[queue].is_ordered
-
     def _patience(self, queue: str) -> float:
         """Return the seconds for which a periodic task of this queue waits for the log."""
-        if not self._is_ordered(queue) or self._log(None).joins_transactions:
+        if queue not in self._context.declared.ordered or self._log(None).joins_transactions:
             return 0.0
         return LOG_PATIENCE

@@ -25,7 +25,6 @@ import msgspec
 
 from fairlead.backends.sql.keyed_reader import ArrivalReader, KeyedReader
 from fairlead.clock import Clock
-from fairlead.errors import ConfigurationError
 from fairlead.model import (
     PRIORITIES,
     Feed,
@@ -40,7 +39,7 @@ from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.notifier import Notifier
 from fairlead.ports.task_store import TaskStore
-from fairlead.ports.trigger_channel import ChannelStatus, KeyNews, Owner, QueueDeclaration, Room
+from fairlead.ports.trigger_channel import ChannelStatus, KeyNews, Owner, Room
 
 PAGE = 1000
 """Triggers in one read."""
@@ -168,14 +167,6 @@ class DatabaseChannel:
     def _tasks(self) -> TaskStore:
         assert self._store is not None  # nobody reads triggers of ordered queues
         return self._store
-
-    def check_queue(self, queue: QueueDeclaration) -> None:
-        if self._store is None and not queue.is_ordered:
-            raise ConfigurationError(
-                f"queue {queue.name!r} is not ordered, and there is no SQL database for it: name"
-                " one in the url of the App, or in FAIRLEAD_URL; or declare the queue with"
-                " kind='ordered'"
-            )
 
     def carrying(
         self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]

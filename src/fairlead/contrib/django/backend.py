@@ -29,7 +29,7 @@ from fairlead.contrib.django.schema import is_missing_table
 from fairlead.contrib.django.task import FairleadTask
 from fairlead.core import values
 from fairlead.core.policies.processing import Processing
-from fairlead.declare.declarations import DEFAULT_RETRY
+from fairlead.core.policies.retry import DEFAULT_RETRY
 from fairlead.declare.handler import Handler
 from fairlead.declare.task import Draft
 from fairlead.errors import ConfigurationError
@@ -134,7 +134,7 @@ class FairleadBackend(BaseTaskBackend):
                 self.app.queue(task.queue_name)
             handler = copy.copy(handler)
             handler.queue = task.queue_name
-            handler.fit(self.app.queues[task.queue_name], DEFAULT_RETRY)
+            self.app.queues[task.queue_name].fit(handler)
         run_at = task.run_after
         if run_at is not None and timezone.is_naive(run_at):
             run_at = timezone.make_aware(run_at)

@@ -141,6 +141,9 @@ def _check(max_attempts: int, *seconds: float) -> None:
         values.number("a delay in seconds", wait, 0, values.MOST_SECONDS)
 
 
+DEFAULT_RETRY = Exponential(max_attempts=5)
+"""Default policy of all queues but ordered ones."""
+
 UNTIL_DONE = Exponential(max_attempts=2**31 - 1, first=20.0, max_delay=120.0, on=(BaseException,))
 """Default policy of ordered queues: retry for ever on whatever a handler raises, 10 to 20 s after
 the first failure, 60 to 120 s after later ones."""

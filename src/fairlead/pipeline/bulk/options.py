@@ -61,11 +61,12 @@ class BulkOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def handler(self) -> Handler:
         """Return the handler of the tasks. Raise ConfigurationError if the App does not declare it,
         or declares it in an ordered queue."""
-        handlers = load(self.app).handlers
+        app = load(self.app)
+        handlers = app.handlers
         if (handler := handlers.get(self.task)) is None:
             known = ", ".join(sorted(handlers))
             raise ConfigurationError(f"no task named {self.task!r} in {self.app}; it has {known}")
-        if handler.is_ordered:
+        if handler.queue in app.operate_context.ordered_queues:
             raise ConfigurationError(
                 f"task {self.task!r} is of the ordered queue {handler.queue!r}, which takes no bulk"
                 " submit; use submit_many"

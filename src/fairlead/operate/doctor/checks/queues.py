@@ -108,7 +108,7 @@ async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]
 
 async def _fewer_declared(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     declared = survey.context.queues.get(queue.queue)
-    if declared is None or declared.is_ordered:
+    if declared is None or queue.queue in survey.context.ordered_queues:
         return
     if declared.partitions < queue.partitions:
         yield note(
