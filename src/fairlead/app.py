@@ -13,6 +13,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from dataclasses import replace
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -36,7 +37,7 @@ from fairlead.core.policies.processing import Processing, ProcessingPolicy
 from fairlead.core.policies.retry import DEFAULT_RETRY, RetryPolicy
 from fairlead.declare.declarations import Declarations
 from fairlead.declare.handle import TaskHandle
-from fairlead.declare.handler import Handler, RunInterceptor
+from fairlead.declare.handler import Handler, Kept, RunInterceptor
 from fairlead.declare.on_incident import INCIDENT_TIMEOUT, OnIncident, checked_timeout
 from fairlead.declare.queue import OrderedQueue, Queue
 from fairlead.declare.task import Draft, HandlerOptions, PeriodicDecorator, Task, TransactionalTask
@@ -75,7 +76,6 @@ DEFAULT_QUEUE = "default"
 MOST_URL_BYTES = 16_384
 OBSERVED = ("submitted", "claimed", "finished", "gauges", "counted")
 """Methods of an observer that every node calls."""
-DEFAULT_PROCESSING = Processing()
 
 
 class App:
@@ -127,9 +127,11 @@ class App:
     ) -> None:
         self.name = values.text("name", name)
         self.payload_limit = values.whole("payload_limit", payload_limit, 1, MOST_BYTES)
-        self._result_limit = values.whole("result_limit", result_limit, 1)
-        self._checkpoint_limit = values.whole("checkpoint_limit", checkpoint_limit, 1)
-        self._keep_log = keep_log
+        self._kept = Kept(
+            log=keep_log,
+            result_limit=values.whole("result_limit", result_limit, 1),
+            checkpoint_limit=values.whole("checkpoint_limit", checkpoint_limit, 1),
+        )
         self.interceptors: Sequence[RunInterceptor] = _checked(interceptors)
         if on_incident is not None and not callable(on_incident):
             raise ConfigurationError(f"on_incident {values.brief(on_incident)}: use a function")
@@ -147,8 +149,11 @@ class App:
             values.text("lake", lake, MOST_URL_BYTES, may_be_empty=True)
         if catalog is not None:
             values.text("catalog", catalog, MOST_URL_BYTES)
-        self._lake, self._catalog = lake_of(lake), catalog_of(catalog)
-        if self._lake is not None:
+        self.lake = lake_of(lake)
+        """Folder or URL of the lake to which workers export the history; None without one."""
+        self.catalog = catalog_of(catalog)
+        """URL of the lake's catalog; None for the one in the folder of the lake."""
+        if self.lake is not None:
             from fairlead.engine.poller import check_lake
 
             check_lake()
@@ -289,15 +294,15 @@ class App:
                 name=getattr(function, "__name__", "") if name is None else name,
                 queue=queue,
                 retry=retry,
-                processing=processing
-                or (DEFAULT_PROCESSING if timeout is None else Processing(timeout=timeout)),
+                processing=processing or Processing(timeout=timeout),
                 concurrency=concurrency,
                 transactional=transactional,
-                keep_result=keep_result,
-                result_limit=self._result_limit,
-                checkpoint_limit=self._checkpoint_limit,
-                keep_log=keep_log,
-                keep_log_default=self._keep_log,
+                kept=replace(
+                    self._kept,
+                    result=keep_result,
+                    log=self._kept.log if keep_log is None else keep_log,
+                    is_log_asked=keep_log is True,
+                ),
                 executor=executor,
                 on_failure=on_failure,
             )
@@ -377,16 +382,6 @@ class App:
         """URL of the task store, or of the schedule if there is no task store. Raises
         ConfigurationError if none is set."""
         return self.connector.settings.url
-
-    @property
-    def lake(self) -> str | None:
-        """Folder or URL of the lake to which workers export the history; None without one."""
-        return self._lake
-
-    @property
-    def catalog(self) -> str | None:
-        """URL of the lake's catalog; None for the one in the folder of the lake."""
-        return self._catalog
 
     @property
     def connections(self) -> Connections:
@@ -530,7 +525,7 @@ class App:
                 " kind='ordered'"
             )
         needs_sql = store is not None and any(
-            each.transactional or each.keep_result or each.keep_log for each in handlers
+            each.transactional or each.kept.result or each.kept.log for each in handlers
         )
         if needs_sql or self.periodics:
             _ = connections.store.as_sql()  # raises NotSupported
@@ -556,7 +551,7 @@ class App:
             intervals=node_settings.intervals,
             announce=connections.channel.announce,
         )
-        pollers = registered(context, self._lake, self._catalog)
+        pollers = registered(context, self.lake, self.catalog)
         periodic = [
             PeriodicTasks(
                 node_settings.name,

@@ -211,7 +211,7 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
             )
         handler = self._handlers.get(status.name)
         if status.result is None:  # a kept None is JSON too
-            if handler is not None and not handler.keep_result:
+            if handler is not None and not handler.kept.result:
                 raise self._not_kept()
             raise ResultNotKept(
                 f"task {self.id} is done, and its result was deleted as old, or was not kept at"

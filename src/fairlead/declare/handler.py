@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +28,21 @@ class ExecutorKind(StrEnum):
     PROCESS = "process"  # sync functions that need a CPU of their own
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """The parts of a run that are kept."""
+
+    result: bool = False
+    log: bool = False
+    """Whether the log lines are kept."""
+    is_log_asked: bool = False
+    """Whether the task itself asks for its log lines."""
+    result_limit: int = RESULT_LIMIT
+    """Maximum number of bytes of a result."""
+    checkpoint_limit: int = CHECKPOINT_LIMIT
+    """Maximum number of bytes of a checkpoint."""
+
+
 class Handler:
     """A registered function. Task rows carry its name. Raises ConfigurationError for bad values."""
 
@@ -41,11 +57,7 @@ class Handler:
         processing: ProcessingPolicy,
         concurrency: AnyLimit | None = None,
         transactional: bool = False,
-        keep_result: bool = False,
-        result_limit: int = RESULT_LIMIT,
-        checkpoint_limit: int = CHECKPOINT_LIMIT,
-        keep_log: bool | None = None,
-        keep_log_default: bool = False,
+        kept: Kept = Kept(),
         executor: str | None = None,
         on_failure: str = "hold",
     ) -> None:
@@ -63,14 +75,7 @@ class Handler:
         self.transaction: Callable[[], AbstractContextManager[Any]] | None = None
         """Factory of the transaction of a transactional handler, which gives the connection; None:
         the store begins one."""
-        self.keep_result = keep_result
-        self.result_limit = result_limit
-        """Maximum number of bytes of a result that is kept."""
-        self.checkpoint_limit = checkpoint_limit
-        """Maximum number of bytes of a checkpoint."""
-        self.is_log_asked = keep_log is True
-        self.keep_log = keep_log_default if keep_log is None else bool(keep_log)
-        """Whether the log lines of each run are kept."""
+        self.kept = kept
         values.one_of(f"task {name!r}: on_failure", on_failure, "hold", "skip")
         self.skips_failed = on_failure == "skip"
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -87,7 +92,7 @@ class Handler:
             )
         self.arguments = Arguments(function, name, injected)
         try:
-            returned = hints(function, "return").get("return", Any) if keep_result else Any
+            returned = hints(function, "return").get("return", Any) if kept.result else Any
             self.result = JsonType("return", returned)
             """Type of its result; Any for one that is not kept."""
         except (TypeError, NameError) as error:

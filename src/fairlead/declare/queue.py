@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -91,15 +91,15 @@ class OrderedQueue(Queue):
         """Let the task retry for ever unless it declares a policy of its own."""
         for is_set, what in (
             (handler.transactional, "transactional=True"),
-            (handler.keep_result, "keep_result=True"),
-            (handler.is_log_asked, "keep_log=True"),
+            (handler.kept.result, "keep_result=True"),
+            (handler.kept.is_log_asked, "keep_log=True"),
         ):
             if is_set:
                 raise ConfigurationError(
                     f"task {handler.name!r}: {what} does not work with the ordered queue"
                     f" {self.name!r}; use another queue"
                 )
-        handler.keep_log = False
+        handler.kept = replace(handler.kept, log=False)
         if handler.retry is DEFAULT_RETRY:
             handler.retry = UNTIL_DONE
 

@@ -278,7 +278,7 @@ def encode(
                 options.unique_key,
                 run_at,
                 now,
-                handler.keep_result,
+                handler.kept.result,
                 context,
                 options.unique_until(now),
                 options.tags,

@@ -91,7 +91,7 @@ class Node:
 
     async def _run(self) -> None:
         served = self._context.served
-        keeps_log = any(handler.keep_log for handler in served.handlers.values())
+        keeps_log = any(handler.kept.log for handler in served.handlers.values())
         async with opened(served.lifespan):
             enable_loggers()
             with collecting(keeps_log):

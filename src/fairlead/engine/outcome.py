@@ -126,10 +126,10 @@ def encoded(result: object, handler: Handler, is_kept: bool) -> bytes | None:
         kept = handler.result.encode(result)
     except Exception as error:
         raise InvalidTask(f"its result cannot be kept as JSON: {message_of(error)}") from error
-    if len(kept) > handler.result_limit:
+    if len(kept) > handler.kept.result_limit:
         raise InvalidTask(
-            f"its result has {len(kept):,} bytes, more than {handler.result_limit:,}; store large"
-            " data elsewhere and return a reference, or raise result_limit on the App"
+            f"its result has {len(kept):,} bytes, more than {handler.kept.result_limit:,}; store"
+            " large data elsewhere and return a reference, or raise result_limit on the App"
         )
     return kept
 

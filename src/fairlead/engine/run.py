@@ -134,10 +134,10 @@ class Run:
             claimed.version,
             claimed.attempt,
             checkpoint=claimed.checkpoint,
-            limit=0 if handler is None else handler.checkpoint_limit,
+            limit=0 if handler is None else handler.kept.checkpoint_limit,
             reporter=self.reporter,
             is_transactional=handler is not None and handler.transactional,
-            log=RunLog() if handler is not None and handler.keep_log else None,
+            log=RunLog() if handler is not None and handler.kept.log else None,
         )
 
     @property

@@ -372,9 +372,9 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
     # Neither the channel, nor any other server of the application.
     settings = Settings(connector.settings.url if url is None else url)
     recorder, clock = Recorder(app), TravelClock()
-    before = app.clock, app.observer, app.interceptors, app._lake
+    before = app.clock, app.observer, app.interceptors, app.lake
     app.clock, app.observer = clock, cast(Observer, recorder)
-    app.interceptors, app._lake = (recorder, *app.interceptors), None
+    app.interceptors, app.lake = (recorder, *app.interceptors), None
     try:
         with alone(settings.url), connector.leading_to(settings):
             prepare(connector)
@@ -382,7 +382,7 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
             kit._in_thread(kit._submit_slots)
             yield kit
     finally:
-        app.clock, app.observer, app.interceptors, app._lake = before
+        app.clock, app.observer, app.interceptors, app.lake = before
 
 
 def _in_process(handler: Handler) -> Handler:

@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from django.core import checks
@@ -122,7 +123,8 @@ class FairleadBackend(BaseTaskBackend):
         )
         handler: Handler = declared.handler
         # The kept result has the arguments too, and the priority.
-        handler.result_limit += self.app.payload_limit + 100
+        limit = handler.kept.result_limit + self.app.payload_limit + 100
+        handler.kept = replace(handler.kept, result_limit=limit)
         return handler
 
     def draft_of(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Draft:

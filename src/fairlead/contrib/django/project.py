@@ -84,8 +84,6 @@ class DjangoApp(App):
             super().__init__(UNREACHABLE, **options)
         except ConfigurationError as error:
             raise ConfigurationError(f"FAIRLEAD['APP']: {error}") from error
-        self.result_limit: int = self._result_limit
-        """Maximum number of bytes of a return value."""
         self.node_name = ""
         """Name of the last node of this process; empty before the first one."""
 

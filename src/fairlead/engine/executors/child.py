@@ -133,7 +133,7 @@ class Worker:
 def serve(application: Any, source: BinaryIO, sink: BinaryIO) -> None:
     """Run jobs one after another until the input ends."""
     worker = Worker(source, sink)
-    with collecting(any(handler.keep_log for handler in application.handlers.values())):
+    with collecting(any(handler.kept.log for handler in application.handlers.values())):
         while (job := worker.next()) is not None:
             # In a copy, so that no other handler sees the context variables of this one.
             context = contextvars.copy_context()
@@ -173,7 +173,7 @@ def _call(application: Any, run: Run) -> JobEnd:
         assert handler is not None
         with entered(overridden(application.interceptors, "in_child"), run.current):
             result = handler.function(*args, **kwargs)
-        kept = encoded(result, handler, handler.keep_result)
+        kept = encoded(result, handler, handler.kept.result)
         return JobEnd() if kept is None else JobEnd(result=msgspec.Raw(kept))
     except BaseException as error:
         return _failed(error)
