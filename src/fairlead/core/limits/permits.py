@@ -14,7 +14,9 @@ Amazon's DynamoDB; shares by max-min fairness (Bertsekas and Gallager, Data Netw
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
@@ -116,61 +118,46 @@ def fair_shares(total: int, shares: Mapping[str, Share]) -> dict[str, int]:
     return due
 
 
+class _Awaited(NamedTuple):
+    """A pool, of any limit, that refused a trigger which had a permit of another pool."""
+
+    pool: Pool
+    refusal: int
+    """Number of that refusal."""
+
+
+@dataclass(slots=True, eq=False)
 class Pool:
     """One pool on this node."""
 
-    __slots__ = (
-        "awaited",
-        "awaited_refusal",
-        "cooling",
-        "due",
-        "inherited",
-        "is_untried",
-        "keep_until",
-        "most",
-        "recorded",
-        "refusals",
-        "refused",
-        "rotate_at",
-        "running",
-        "total",
-        "unused_since",
-        "usable",
-    )
-
-    def __init__(self, total: int) -> None:
-        self.total = total
-        self.recorded = 0
-        """Permits of this node in the last confirmed ledger."""
-        self.usable = 0
-        """Recorded permits that this node may still acquire; the others are being returned."""
-        self.due = 0
-        """Fair share of this node in the last round; free permits above it are returned."""
-        self.rotate_at = 0.0
-        """Monotonic seconds up to which all recorded permits are due to this node."""
-        self.unused_since: float | None = None
-        """Time since when no node holds a permit that this node wants and that is due to another
-        one."""
-        self.running = 0
-        self.cooling: list[float] = []
-        """End of use of each permit of a rate limit with which a task has started (monotonic
-        seconds), ascending."""
-        self.inherited: list[float] = []
-        """Ends of use of permits that the last proposal gets from nodes that have left."""
-        self.most = 0
-        """Maximum number of permits in use at once since the last round."""
-        self.refused = False
-        """Whether a trigger had to wait and there has been no room since."""
-        self.is_untried = False
-        """Whether there is room since the last round, and no trigger has used it yet."""
-        self.refusals = 0
-        """Number of times `refused` was set."""
-        self.awaited: Pool | None = None
-        """Pool, of any limit, that refused a trigger which had a permit of this pool."""
-        self.awaited_refusal = 0
-        """Number of that refusal."""
-        self.keep_until = 0.0
-        """Monotonic seconds up to which a permit is kept for that trigger."""
+    total: int
+    recorded: int = 0
+    """Permits of this node in the last confirmed ledger."""
+    usable: int = 0
+    """Recorded permits that this node may still acquire; the others are being returned."""
+    due: int = 0
+    """Fair share of this node in the last round; free permits above it are returned."""
+    rotate_at: float = 0.0
+    """Monotonic seconds up to which all recorded permits are due to this node."""
+    unused_since: float | None = None
+    """Time since when no node holds a permit that this node wants and that is due to another
+    one."""
+    running: int = 0
+    cooling: list[float] = field(default_factory=list)
+    """End of use of each permit of a rate limit with which a task has started (monotonic seconds),
+    ascending."""
+    most: int = 0
+    """Maximum number of permits in use at once since the last round."""
+    refused: bool = False
+    """Whether a trigger had to wait and there has been no room since."""
+    is_untried: bool = False
+    """Whether there is room since the last round, and no trigger has used it yet."""
+    refusals: int = 0
+    """Number of times `refused` was set."""
+    awaited: _Awaited | None = None
+    """Pool for which the trigger waits that acquired a permit of this one."""
+    keep_until: float = 0.0
+    """Monotonic seconds up to which a permit is kept for that trigger."""
 
     def refuse(self) -> None:
         """Let a trigger wait for a permit."""
@@ -185,25 +172,23 @@ class Pool:
         of the narrower ones are kept, never the other way round. So two nodes do not wait for each
         other.
         """
-        if self.awaited is not awaited or self.awaited_refusal != awaited.refusals:
-            self.awaited, self.awaited_refusal = awaited, awaited.refusals
-            self.keep_until = now + KEEP_SECONDS
+        found = _Awaited(awaited, awaited.refusals)
+        if self.awaited != found:
+            self.awaited, self.keep_until = found, now + KEEP_SECONDS
 
     @property
     def is_awaiting(self) -> bool:
         """Whether a trigger that needs a permit of this pool waits for the awaited one, or has not
         been tried again since that one came."""
-        awaited = self.awaited
-        return (
-            awaited is not None
-            and awaited.refusals == self.awaited_refusal
-            and (awaited.refused or awaited.is_untried)
-        )
+        if self.awaited is None:
+            return False
+        pool, refusal = self.awaited
+        return pool.refusals == refusal and (pool.refused or pool.is_untried)
 
     def needed(self, now: float) -> int:
         """Return the number of permits in use or kept."""
         is_kept = self.running < self.usable and now < self.keep_until and self.is_awaiting
-        return self.running + is_kept + len(self.inherited)
+        return self.running + is_kept
 
     @property
     def is_asking(self) -> bool:
@@ -215,11 +200,10 @@ class Pool:
         """Whether free permits may no longer be acquired and have to be returned."""
         return self.recorded > max(self.usable, self.running)
 
-    @property
-    def want(self) -> int:
-        """Permits that the node could use: the most in use lately; twice as many as it has if that
-        was not enough."""
-        want = max(self.running + self.is_awaiting, self.most) + len(self.inherited)
+    def want(self, inherited: int) -> int:
+        """Return how many permits the node could use beside those `inherited`: the most in use
+        lately; twice as many as it has if that was not enough."""
+        want = max(self.running + self.is_awaiting, self.most) + inherited
         if self.refused:
             want = max(want + 1, 2 * self.usable)
         return min(want, self.total)
@@ -234,6 +218,9 @@ class LedgerProposal(NamedTuple):
     is_change: bool
     """Whether it changes more than our heartbeat, so that the write should not wait for the
     renewal."""
+    inherited: Mapping[str, list[float]] = {}
+    """Ends of use of the permits that each pool gets from nodes that have left (monotonic
+    seconds)."""
 
 
 class ShardPermits:
@@ -385,16 +372,15 @@ class ShardPermits:
         proposal is never written. `ended`: those of `may_have_ended` whose processes have surely
         ended."""
         others = self._living(ledger, now, ended)
-        for name, pool in self._pools.items():
+        for name in self._pools:
             self._pass_time(name, now)
-            pool.inherited = []  # by a proposal that was not written
         if self._node not in ledger.nodes:
             # New in the ledger, or removed from it: its permits expired, or by hand.
             self._lose_permits()
             if self.running:
                 # Other nodes may use the permits of these runs: acquire none until the runs ended.
                 return LedgerProposal(PermitLedger(others, ledger.rotation), now, False)
-        others = self._inherit(others, now)
+        others, inherited = self._inherit(others, now)
         before, later = ledger.nodes.get(self._node), ledger.rotation + 1
         shares: dict[str, Share] = {}
         for name, pool in self._pools.items():
@@ -404,7 +390,8 @@ class ShardPermits:
                 if (share := holding.shares.get(name)) is not None
             }
             mine = before.shares.get(name) if before is not None else None
-            share = self._share(pool, mine or Share(0, 0, later), of_pool, now)
+            more = len(inherited.get(name, ()))
+            share = self._share(pool, more, mine or Share(0, 0, later), of_pool, now)
             if share.held or pool.is_asking:
                 is_same = mine is not None and mine.held == share.held
                 shares[name] = share if is_same else Share(share.held, share.wanted, later)
@@ -418,11 +405,15 @@ class ShardPermits:
             PermitLedger(nodes, later if is_rotated else ledger.rotation),
             now,
             is_change or len(others) + 1 < len(ledger.nodes),
+            inherited,
         )
 
-    def _share(self, pool: Pool, mine: Share, others: dict[str, Share], now: float) -> Share:
-        """Return the next share of this node in a pool. `mine`, `others`: the shares now."""
-        want = pool.want
+    def _share(
+        self, pool: Pool, inherited: int, mine: Share, others: dict[str, Share], now: float
+    ) -> Share:
+        """Return the next share of this node in a pool. `inherited`: number of permits that it gets
+        from nodes that have left. `mine`, `others`: the shares now."""
+        want = pool.want(inherited)
         shares = {**others, self._node: Share(mine.held, want, mine.rotation)}
         pool.due = fair_shares(pool.total, shares)[self._node]
         if now < pool.rotate_at:
@@ -434,7 +425,7 @@ class ShardPermits:
             pool.unused_since = now
         elif now - pool.unused_since >= ROTATION_SECONDS:
             pool.due = min(want, free)  # the node that it is due to may hang
-        held = min(free, max(pool.needed(now), min(want, pool.due)))
+        held = min(free, max(pool.needed(now) + inherited, min(want, pool.due)))
         pool.usable = min(pool.usable, held)
         return Share(held, want, mine.rotation)
 
@@ -442,13 +433,12 @@ class ShardPermits:
         """Record that the proposal is in the ledger; return the pools that have room, and those
         that got permits in use, so that a trigger learns when these are free."""
         mine = proposal.ledger.nodes.get(self._node)
-        inherited = [name for name, pool in self._pools.items() if pool.inherited]
-        for pool in self._pools.values():
+        for name, pool in self._pools.items():
             pool.is_untried = False
-            pool.running += len(pool.inherited)
-            self.running += len(pool.inherited)
-            pool.cooling = sorted([*pool.cooling, *pool.inherited])
-            pool.inherited = []
+            inherited = proposal.inherited.get(name, ())
+            pool.running += len(inherited)
+            self.running += len(inherited)
+            pool.cooling = sorted([*pool.cooling, *inherited])
         if mine is None:
             self._lose_permits()
             self._pools = {
@@ -473,7 +463,7 @@ class ShardPermits:
             if pool.running < pool.usable:
                 pool.is_untried, pool.refused = pool.refused, False
                 with_room.append(name)
-            elif name in inherited:
+            elif name in proposal.inherited:
                 with_room.append(name)
         return with_room
 
@@ -544,10 +534,13 @@ class ShardPermits:
         ends = [*pool.cooling, *[now + self._linger] * (pool.running - len(pool.cooling))]
         return tuple(max(0, ceil((end - now) * 1000)) for end in ends)
 
-    def _inherit(self, others: dict[str, Holding], now: float) -> dict[str, Holding]:
+    def _inherit(
+        self, others: dict[str, Holding], now: float
+    ) -> tuple[dict[str, Holding], dict[str, list[float]]]:
         """Return the other nodes without permits that nodes have left to the pools of this node,
-        which get those still in use. Their time counts from when this node first saw them."""
-        kept = {}
+        and the ends of those still in use, by pool. Their time counts from when this node first saw
+        them."""
+        kept, inherited = {}, defaultdict[str, list[float]](list)
         for node, holding in others.items():
             shares = dict(holding.shares)
             for name in shares.keys() & self._pools.keys():
@@ -555,10 +548,10 @@ class ShardPermits:
                     del shares[name]
                     since = self._heartbeats[node][1]
                     ends = [since + each / 1000 * (1 + DRIFT) for each in left]
-                    self._pools[name].inherited += [end for end in ends if end > now]
+                    inherited[name] += [end for end in ends if end > now]
             if shares:
                 kept[node] = Holding(holding.beat, shares, holding.ends_at_once)
-        return kept
+        return kept, {name: ends for name, ends in inherited.items() if ends}
 
     def _lose_permits(self) -> None:
         self._until = float("-inf")
