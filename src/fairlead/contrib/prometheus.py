@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter as Tally
 from collections.abc import Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
@@ -87,56 +88,37 @@ class PrometheusObserver:
         self._pairs = _Names("queues with tasks", most_names)
         self._queues = _Names("queues", most_names)
         labels = ["queue", "name"]
-        r = self.registry
-        self._submitted = Counter(
-            "fairlead_submitted", "Tasks inserted by this process", labels, registry=r
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, buckets=_DELAYS, registry=self.registry)
+        self._submitted = counter("fairlead_submitted", "Tasks inserted by this process", labels)
+        self._started = counter("fairlead_started", "Tasks claimed by this node", labels)
+        self._finished = counter(
+            "fairlead_finished", "Runs that ended, by outcome", [*labels, "outcome"]
         )
-        self._started = Counter(
-            "fairlead_started", "Tasks claimed by this node", labels, registry=r
+        self._times = [
+            histogram("fairlead_pickup_delay_seconds", "Time from ready to started", labels),
+            histogram("fairlead_run_seconds", "Time from started to finished", labels),
+        ]
+        self._load = [
+            gauge("fairlead_look_ahead", "Triggers in memory"),
+            gauge("fairlead_in_flight", "Tasks claimed and not yet completed"),
+        ]
+        self._memory = [
+            gauge("fairlead_look_ahead_bytes", "Memory that lanes may fill with triggers now"),
+            gauge(
+                "fairlead_look_ahead_budget_bytes",
+                "Memory that lanes may fill with triggers at most",
+            ),
+        ]
+        self._oldest = gauge(
+            "fairlead_oldest_ready_seconds", "Wait of the oldest SUBMITTED task", ["queue"]
         )
-        self._finished = Counter(
-            "fairlead_finished", "Runs that ended, by outcome", [*labels, "outcome"], registry=r
-        )
-        self._pickup = Histogram(
-            "fairlead_pickup_delay_seconds",
-            "Time from ready to started",
-            labels,
-            buckets=_DELAYS,
-            registry=r,
-        )
-        self._run = Histogram(
-            "fairlead_run_seconds",
-            "Time from started to finished",
-            labels,
-            buckets=_DELAYS,
-            registry=r,
-        )
-        self._in_flight = Gauge(
-            "fairlead_in_flight", "Tasks claimed and not yet completed", registry=r
-        )
-        self._look_ahead = Gauge("fairlead_look_ahead", "Triggers in memory", registry=r)
-        self._granted = Gauge(
-            "fairlead_look_ahead_bytes", "Memory that lanes may fill with triggers now", registry=r
-        )
-        self._budget = Gauge(
-            "fairlead_look_ahead_budget_bytes",
-            "Memory that lanes may fill with triggers at most",
-            registry=r,
-        )
-        self._oldest = Gauge(
-            "fairlead_oldest_ready_seconds",
-            "Wait of the oldest SUBMITTED task",
-            ["queue"],
-            registry=r,
-        )
-        self._ordered = {
-            what: Gauge(f"fairlead_ordered_{what}", text, ["queue"], registry=r)
+        self._ordered = [
+            gauge(f"fairlead_ordered_{what}", text, ["queue"])
             for what, text in (
                 ("loaded", "Tasks of an ordered queue in memory"),
-                (
-                    "in_flight",
-                    "Tasks of an ordered queue dispatched and not yet completed",
-                ),
+                ("in_flight", "Tasks of an ordered queue dispatched and not yet completed"),
                 ("stale", "Tasks in memory that were due more than 5 minutes ago"),
                 (
                     "look_ahead_seconds",
@@ -144,15 +126,12 @@ class PrometheusObserver:
                 ),
                 ("failing_partitions", "Partitions that are being reloaded"),
             )
-        }
-        self._incidents = Gauge(
-            "fairlead_incidents", "Open incidents, by kind", ["kind", *labels], registry=r
-        )
-        self._events = Counter(
+        ]
+        self._incidents = gauge("fairlead_incidents", "Open incidents, by kind", ["kind", *labels])
+        self._events = counter(
             "fairlead_events",
             "Other events, such as healed triggers, lost claims and resumed tasks",
             ["event"],
-            registry=r,
         )
 
     def submitted(self, tasks: Sequence[NewTask]) -> None:
@@ -171,29 +150,29 @@ class PrometheusObserver:
         )
         for (queue, name, outcome), count in outcomes.items():
             self._finished.labels(*self._pairs.labels(queue, name), outcome).inc(count)
-        histograms: dict[tuple[str, ...], tuple[Histogram, Histogram]] = {}
+        histograms: dict[tuple[str, ...], list[Histogram]] = {}
         for trigger, claimed, finish in runs:
             if finish.started_at is None:
                 continue
             key = self._pairs.labels(trigger.queue, trigger.name)
-            pair = histograms.get(key)
-            if pair is None:
-                pair = histograms[key] = (self._pickup.labels(*key), self._run.labels(*key))
-            pair[0].observe(max(0, finish.started_at - claimed.ready_at) / MICROS)
-            pair[1].observe(max(0, finish.finished_at - finish.started_at) / MICROS)
+            if key not in histograms:
+                histograms[key] = [each.labels(*key) for each in self._times]
+            pickup, run = histograms[key]
+            pickup.observe(max(0, finish.started_at - claimed.ready_at) / MICROS)
+            run.observe(max(0, finish.finished_at - finish.started_at) / MICROS)
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:
-        self._look_ahead.set(look_ahead)
-        self._in_flight.set(in_flight)
+        for gauge, value in zip(self._load, (look_ahead, in_flight), strict=True):
+            gauge.set(value)
 
     def memory(self, granted: int, budget: int) -> None:
-        self._granted.set(granted)
-        self._budget.set(budget)
+        for gauge, value in zip(self._memory, (granted, budget), strict=True):
+            gauge.set(value)
 
     def ordered(self, queues: dict[str, OrderedGauges]) -> None:
         for queue, gauges in queues.items():
             if (labels := self._queues.labels(queue)) != (OTHER,):  # no sum of all has a meaning
-                for gauge, value in zip(self._ordered.values(), gauges, strict=True):
+                for gauge, value in zip(self._ordered, gauges, strict=True):
                     gauge.labels(*labels).set(value)
 
     def oldest_ready(self, ages: dict[str, float]) -> None:
