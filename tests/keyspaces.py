@@ -52,10 +52,10 @@ class Keyspaces:
 
     def _make(self) -> str:
         from fairlead.backends.cassandra.backlog import CassandraBacklogStore
-        from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
+        from fairlead.backends.cassandra.cluster import CassandraCluster
 
         url = self._server.create_keyspace(is_durable=False)
-        tasks = CassandraOrderedStore(url)
+        tasks = CassandraCluster(url)
         tasks.migrate()
         tasks.database.close()
         CassandraBacklogStore(url).session.migrate_now()

@@ -528,7 +528,7 @@ class App:
             each.transactional or each.kept.result or each.kept.log for each in handlers
         )
         if needs_sql or self.periodics:
-            _ = connections.store.as_sql()  # raises NotSupported
+            _ = connections.sql_store  # raises NotSupported
 
         def check_store() -> None:
             _ = self.connector.cluster
@@ -556,8 +556,8 @@ class App:
             PeriodicTasks(
                 node_settings.name,
                 group,
-                connections.store.as_sql().database,
-                connections.store.as_sql().periodics,
+                connections.sql_store.database,
+                connections.sql_store.periodics,
                 self.submitter,
                 self.clock,
                 patience,

@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.ports.backend import Backend, Kind
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.sql_store import SqlStore
 from fairlead.urls import shown_url, split_url
 
@@ -22,6 +22,13 @@ ORDERED_ONLY = (
     " lists their tasks; for all else, name a database in the url of the App, or in FAIRLEAD_URL"
 )
 """Error of whatever needs a task store, where there is none."""
+
+TASKS_ONLY = (
+    "%s keeps tasks and no more: it lacks the port fairlead.ports.sql_store.SqlStore, which"
+    " results, periodic tasks, transactions and commands of people need; for these, name a database"
+    " in the url of the App, or in FAIRLEAD_URL: sqlite:///tasks.db, postgresql://..."
+)
+"""Error of whatever needs more than tasks, where a store, which it names, has no more."""
 
 _REDIS = (
     "Redis carries the sharded queue, fairlead.sharded.ShardedQueue(url, name), and no tasks and no"
@@ -34,12 +41,20 @@ _REDIS_SCHEMES = ("redis", "rediss", "unix")
 def task_store(url: str) -> SqlStore:
     """Return the task store of a URL. Raises ConfigurationError for a URL of an unknown kind,
     NotSupported if tasks do not live in a SQL database."""
-    if (found := ordered_store(url).with_tasks()) is None:
+    return sql_store(cluster_at(url))
+
+
+def sql_store(cluster: Cluster) -> SqlStore:
+    """Return the store of a cluster with what people read and change. Raises NotSupported if tasks
+    do not live in a SQL database."""
+    if (found := cluster.with_tables()) is not None:
+        return found
+    if cluster.with_tasks() is None:
         raise NotSupported(ORDERED_ONLY)
-    return found.as_sql()
+    raise NotSupported(TASKS_ONLY % cluster.database.location)
 
 
-def ordered_store(url: str) -> OrderedStore:
+def cluster_at(url: str) -> Cluster:
     """Return the task store of a URL, or the store of an application with ordered queues only.
     Raises ConfigurationError for a URL of an unknown kind."""
     return backend("store", url).store(url)

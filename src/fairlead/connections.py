@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from fairlead.clock import Clock
 from fairlead.config import SAME_AS_STORE, Settings
-from fairlead.connect import ORDERED_ONLY, backend
+from fairlead.connect import ORDERED_ONLY, backend, sql_store
 from fairlead.errors import NotSupported
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -26,7 +27,7 @@ from fairlead.urls import shown_url
 class Connections(NamedTuple):
     """The adapters of an application, one for each port."""
 
-    cluster: OrderedStore
+    cluster: Cluster
     """The store of queues, nodes and incidents."""
     backlog: BacklogStore | None
     """Store of the levels of fair queues; None without `backlog=`."""
@@ -51,6 +52,11 @@ class Connections(NamedTuple):
         if (tasks := self.tasks) is not None:
             return tasks
         raise NotSupported(ORDERED_ONLY)
+
+    @property
+    def sql_store(self) -> SqlStore:
+        """The store in SQL tables. Raise NotSupported for any other store."""
+        return sql_store(self.cluster)
 
     def for_ordered(self) -> tuple[TaskLog, ScheduleStore]:
         """Return a new log for a node, and the schedule. Call this only if the application has an

@@ -16,9 +16,9 @@ from fairlead.connections import Connections, connect
 from fairlead.declare.declarations import Declarations
 from fairlead.errors import ConfigurationError, NotSupported
 from fairlead.forks import free_when_forked
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_log import TaskLog
@@ -59,7 +59,7 @@ class Connector:
         self._counted = counted
         self._settings: Settings | None = None
         self._connections: Connections | None = None
-        self._prepared: OrderedStore | None = None
+        self._prepared: Cluster | None = None
         self._lock = free_when_forked(threading.RLock())
         self._given: Settings | None = None
         self.on_announced: Callable[[], None] | None = None
@@ -125,7 +125,7 @@ class Connector:
         self._connections = connections
 
     @property
-    def cluster(self) -> OrderedStore:
+    def cluster(self) -> Cluster:
         """The store of queues, nodes and incidents, with a schema that was checked. Raise
         SchemaMismatch or StoreUnavailable."""
         cluster = self.connections.cluster
@@ -165,7 +165,8 @@ class Connector:
     @property
     def sql_store(self) -> SqlStore:
         """The task store, if it is a SQL database. Raise NotSupported for any other store."""
-        return self.store.as_sql()
+        _ = self.store
+        return self.connections.sql_store
 
     @property
     def channel(self) -> TriggerChannel:

@@ -417,9 +417,9 @@ async def test_a_task_is_found_by_its_id_after_a_move_to_another_partition(store
 async def test_a_task_that_has_ended_is_found_by_its_id_also_after_a_crash_before_its_index_row(
     store: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
+    from fairlead.backends.cassandra.cluster import CassandraCluster
 
-    tasks = CassandraOrderedStore(cassandra_url_of(store))
+    tasks = CassandraCluster(cassandra_url_of(store))
     tasks.migrate()
     find = partial(read_task, tasks)
     done, killed, waiting, replaced = (task(HOUR, name) for name in "abcd")

@@ -24,6 +24,7 @@ from fairlead.errors import NotAllowed
 from fairlead.model import (
     AttemptRecord,
     ClaimedTask,
+    IncidentKind,
     State,
     Submitted,
     TaskRecord,
@@ -31,15 +32,18 @@ from fairlead.model import (
 from fairlead.ports.statements import Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 from fairlead.ports.task_store import IGNORE_STUCK, RESUME_STUCK, ClaimTerms
-from fairlead.testing.contract import task_store as contract
-from fairlead.testing.contract.task_store import *  # noqa: F403
+from fairlead.testing.contract.claims import *  # noqa: F403
+from fairlead.testing.contract.insertion import *  # noqa: F403
+from fairlead.testing.contract.lane_reads import *  # noqa: F403
 from fairlead.testing.contract.tasks import (
     AWKWARD,
     FACTS,
+    LATE,
     NOW,
     SECOND,
     claimed,
     done,
+    in_error,
     make,
     ready_ids,
     submit,
@@ -282,7 +286,7 @@ async def test_a_batch_keeps_the_values_of_each_task_whichever_are_shared(
     won = {task.id: task for task in await store.claim("node-1", triggers, NOW + 1, terms)}
     expected = {each.id: each for each in triggers if each.version == 1}
     assert won.keys() == expected.keys()
-    stuck = {each.task.id: each.to for each in await store.stuck(NOW + 9, 100)}
+    stuck = {each.id: each.to for each in await store.stuck(NOW + 9, 100)}
     assert stuck == {
         each.id: State.SUBMITTED if policy & RESUME_STUCK else State.ERROR
         for each in expected.values()
@@ -695,7 +699,7 @@ async def test_queues_are_known_counted_and_paused(store: Store) -> None:
 
 
 async def test_a_person_who_settles_a_task_in_error_ends_its_incident(store: Store) -> None:
-    retried, ended = await in_error(store, 2)  # noqa: F405
+    retried, ended = await in_error(store, 2)
     store.database.run(store.move([(retried, 3)], State.SUBMITTED, NOW, NOW, True))
     assert await store.incidents.counts() == {("error", "mail", "send"): 1}
     store.database.run(store.end([(ended, 3)], State.FAILED, NOW, "me"))
@@ -704,7 +708,7 @@ async def test_a_person_who_settles_a_task_in_error_ends_its_incident(store: Sto
 
 
 async def test_a_sweep_looks_at_every_incident_page_by_page(store: Store) -> None:
-    await in_error(store, 7)  # noqa: F405
+    await in_error(store, 7)
     after, pages = 0, 0
     while (after := await store.incidents.sweep(after, NOW, 3)) != 0:
         pages += 1
@@ -713,7 +717,7 @@ async def test_a_sweep_looks_at_every_incident_page_by_page(store: Store) -> Non
 
 
 async def test_two_nodes_never_claim_the_same_incident(store: Store, url: str) -> None:
-    await in_error(store, 60)  # noqa: F405
+    await in_error(store, 60)
     other = open_store(url)
     claims = [by.incidents.claim(NOW * 2, NOW * 3, 10) for _ in range(4) for by in (store, other)]
     found = [incident.id for part in await asyncio.gather(*claims) for incident in part]
@@ -727,4 +731,76 @@ async def test_tasks_without_a_fairness_key_are_found_behind_many_with_one(
 ) -> None:
     """One search passes few of the others, and the next one goes on behind them."""
     monkeypatch.setattr(sql_store, "MOST_PASSED", 5)
-    await contract.test_the_tasks_without_a_fairness_key_are_read_page_by_page(store)
+    await test_the_tasks_without_a_fairness_key_are_read_page_by_page(store)  # noqa: F405
+
+
+# with the cluster and the people ----------------------------------------------------------------
+
+
+async def test_claims_of_tasks_that_a_node_holds_are_not_dropped(store: Store) -> None:
+    """`drop_claims` keeps what finds the tasks that the node holds, named or not."""
+    tasks = make(3)
+    submit(store, tasks)
+    first = await claimed(store, tasks[:2])
+    await claimed(store, tasks[2:])
+    await store.complete("node-1", [done(first[0])])
+    await store.drop_claims("node-1", [])
+    assert sorted(await store.held("node-1")) == sorted((task.id, 2) for task in tasks[1:])
+    assert (await store.resume_lost(["node-1"], NOW + 9, 10)).moved == 2
+
+
+async def test_a_node_that_was_dropped_claims_nothing_and_leaves_nothing(store: Store) -> None:
+    """`claim` refuses a node that is not registered; `resume_lost` finds what it held."""
+    tasks = make(2)
+    submit(store, tasks)
+    await claimed(store, tasks[:1])
+    await store.drop_node("node-1")
+    assert await store.claim("node-1", wanted(tasks[1:]), NOW, {}) == []
+    assert (await store.resume_lost(["node-1"], NOW + 9, 10)).moved == 1
+    await store.drop_node("node-1")
+    assert len(await claimed(store, tasks[1:])) == 1
+
+
+async def test_a_task_in_error_is_an_incident_until_it_is_delivered(store: Store) -> None:
+    """`claim` of incidents returns a task in ERROR again after the lease, until `delivered`."""
+    (task_id,) = await in_error(store, 1)
+    incidents = store.incidents
+    (found,) = await incidents.claim(LATE, LATE + SECOND, 10)
+    assert (found.kind, found.subject, found.version) == (IncidentKind.ERROR, task_id, 3)
+    assert (found.queue, found.name, found.details) == ("mail", "send", "ValueError: no")
+    assert (found.deliveries, found.delivered_at) == (1, None)
+    assert found.task is not None and found.task.state == State.ERROR
+    assert await incidents.claim(LATE + SECOND - 1, LATE + 9 * SECOND, 10) == []
+    (again,) = await incidents.claim(LATE + SECOND, LATE + 2 * SECOND, 10)
+    assert (again.id, again.deliveries) == (found.id, 2)
+    await incidents.delivered([found.id], LATE)
+    assert await incidents.claim(LATE + 9 * SECOND, LATE + 10 * SECOND, 10) == []
+    assert await incidents.counts() == {("error", "mail", "send"): 1}
+
+
+async def test_claims_of_incidents_bring_each_once_and_then_those_put_back(
+    store: Store,
+) -> None:
+    """Claims return each incident once, and then those that `retry` has put back."""
+    expected = set(await in_error(store, 25))
+    found = [i for _ in range(4) for i in await store.incidents.claim(LATE, LATE + SECOND, 10)]
+    assert len(found) == 25 and {incident.subject for incident in found} == expected
+    first, second, *_ = found
+    await store.incidents.delivered([second.id], LATE)
+    await store.incidents.retry([(first.id, LATE), (second.id, LATE)])
+    put_back = await store.incidents.claim(LATE, LATE + SECOND, 10)
+    assert [incident.id for incident in put_back] == [first.id]
+
+
+async def test_the_oldest_ready_task_of_a_queue_is_known(store: Store) -> None:
+    """`oldest_ready` and `unfinished` count the tasks of a queue that are ready."""
+    await store.register_queues({"mail": 1})
+    tasks = make(2) + make(1, run_at=NOW + SECOND)
+    submit(store, tasks)
+    assert store.database.run(store.oldest_ready()) == {"mail": NOW}
+    assert store.database.run(store.unfinished(["mail"])) == (2, 0)
+    assert store.database.run(store.unfinished(["other"])) == (0, 0)
+    assert store.database.run(store.has_unfinished(["other", "mail"]))
+    assert not store.database.run(store.has_unfinished(["other"]))
+    assert store.database.run(store.weights("mail")) == {}
+    assert store.database.run(store.limits("mail")) == {}

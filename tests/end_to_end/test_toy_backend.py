@@ -20,7 +20,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     offline = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
     install = [sys.executable, "-m", "pip", "install", *offline, "--target", str(folder)]
     subprocess.run([*install, str(EXAMPLE)], check=True, timeout=120)
-    return {**os.environ, "PYTHONPATH": str(folder)}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
 
 
 def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -123,7 +123,7 @@ async def test_a_key_is_charged_for_no_task_whose_claim_the_store_refuses(
         await asyncio.sleep(0.1)
 
     async with running(app, concurrency=1) as node:
-        store = node.parts.context.store
+        store = node.parts.context.claims
         claim, refused = store.claim, set[str]()
 
         async def refuse(node: str, triggers: Sequence[Trigger], *more: Any) -> list[ClaimedTask]:

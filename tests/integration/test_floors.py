@@ -168,7 +168,7 @@ def test_stuck_tasks_of_a_long_lane_are_found_page_by_page(
         assert len(store.database.run(store._claim("node", wanted([task]), NOW, terms))) == 1
 
     def found(limit: int = 10) -> list[str]:
-        return [each.task.id for each in asyncio.run(store.stuck(NOW + 2 * SECOND, limit))]
+        return [each.id for each in asyncio.run(store.stuck(NOW + 2 * SECOND, limit))]
 
     first, second, third, fourth, other = [task.id for task in stuck]
     assert found() == [other, second, first]  # the one that is stuck for longest first

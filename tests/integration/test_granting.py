@@ -336,7 +336,7 @@ async def test_a_key_is_charged_for_no_task_whose_claim_another_node_lost(
     fleet = Fleet(sqlite_url, cost="runtime")
     async with fleet.nodes(*[{"concurrency": 1}] * 2) as nodes:
         owner, helper = owner_first(nodes)
-        store, lost = helper.parts.context.store, list[str]()
+        store, lost = helper.parts.context.claims, list[str]()
 
         async def lose(node: str, triggers: Sequence[Trigger], *_: Any) -> list[ClaimedTask]:
             lost.extend(each.id for each in triggers)

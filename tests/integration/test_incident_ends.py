@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from fairlead.testing.contract.task_store import in_error
 
 from fairlead import App
 from fairlead.clock import MICROS
@@ -15,7 +16,6 @@ from fairlead.operate.incidents import latest_incidents
 from fairlead.operate.summary import Attention, summary
 from fairlead.pipeline.incidents.detector import Observation, Rules
 from fairlead.pipeline.watcher import Watcher
-from fairlead.testing.contract.task_store import in_error
 
 pytestmark = pytest.mark.stores
 

@@ -14,11 +14,11 @@ from fairlead import App, Incident, NoRetry, Processing, State
 from fairlead.clock import MICROS
 from fairlead.engine.incidents import IncidentDelivery
 from fairlead.engine.settings import Intervals
-from fairlead.model import INCIDENT_ENDS
+from fairlead.model import INCIDENT_ENDS, IncidentReport
 from fairlead.operate.doctor import examine
 from fairlead.pipeline import watcher
 from fairlead.testing import running, settled
-from fairlead.testing.contract.task_store import in_error
+from fairlead.testing.contract.tasks import in_error
 from tests.builders import idle
 from tests.waiting import until
 
@@ -30,7 +30,11 @@ FAST = Intervals(incidents=1.0)
 @pytest.fixture(autouse=True)
 def incidents_of_tasks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the watcher, to which so many failures are an incident of the queue."""
-    monkeypatch.setattr(watcher, "watcher_of", lambda store, clock: None)
+
+    async def look(self: object) -> list[IncidentReport]:
+        return []
+
+    monkeypatch.setattr(watcher.Watcher, "look", look)
 
 
 def failing(app: App, count: int) -> list[str]:

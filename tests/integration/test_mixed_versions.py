@@ -17,7 +17,7 @@ from fairlead.operate import pollers
 from fairlead.operate.store.actions import ActionState
 from fairlead.operate.store.sql import load
 from fairlead.ports.statements import Statement, Steps
-from fairlead.testing.contract.task_store import in_error
+from fairlead.testing.contract.tasks import in_error
 from tests.builders import idle
 
 pytestmark = pytest.mark.stores

@@ -16,7 +16,7 @@ from fairlead import App
 from fairlead.cli.main import app as command
 from fairlead.operate.doctor import examine
 from fairlead.operate.nodes import nodes
-from fairlead.ports.cluster_state import NodeFacts
+from fairlead.ports.cluster import NodeFacts
 from fairlead.testing import running
 from fairlead.version import VERSION
 from fairlead.web import Access

@@ -83,7 +83,7 @@ async def test_a_node_writes_the_progress_of_all_its_tasks_in_one_statement_a_se
 async def test_tasks_without_notes_cost_no_statement(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = {app.store.as_sql().sql[name]: name for name in ("write_progress", "keep_notes")}
+    named = {app.sql_store.sql[name]: name for name in ("write_progress", "keep_notes")}
     seen: list[str] = []
     of = type(app.store).statement
 

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.virtual_time
 def pollers(app: App, announce: Callable[[Notification], None]) -> Pollers:
     context = SimpleNamespace(
         cluster=app.store,
-        ports=SimpleNamespace(tasks=app.store),
+        ports=SimpleNamespace(tasks=app.store, tables=app.store),
+        claims=app.store,
         channel=SimpleNamespace(announce=announce),
         observer=Silent(),
         clock=app.clock,

@@ -17,8 +17,8 @@ pytest.importorskip("cassandra", reason="needs the extra cassandra")
 from pyiceberg.catalog.sql import SqlCatalog  # noqa: E402
 from pyiceberg.manifest import ManifestListWriter  # noqa: E402
 
+from fairlead.backends.cassandra.cluster import CassandraCluster  # noqa: E402
 from fairlead.backends.cassandra.database import CassandraDatabase  # noqa: E402
-from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore  # noqa: E402
 from fairlead.backends.cassandra.run_history import CassandraRunHistory  # noqa: E402
 from fairlead.backends.cassandra.schedule import CassandraScheduleStore  # noqa: E402
 from fairlead.backends.cassandra.session import CassandraSession  # noqa: E402
@@ -52,7 +52,7 @@ class Kit:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
-        self.store = CassandraOrderedStore(url)
+        self.store = CassandraCluster(url)
         self.database = self.store.database
         self.schedules: list[CassandraScheduleStore] = []
         self.schedule = self.open()

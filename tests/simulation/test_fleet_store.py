@@ -8,7 +8,9 @@ import random
 import pytest
 
 from fairlead.ports.task_store import TaskStore
-from fairlead.testing.contract.task_store import *  # noqa: F403
+from fairlead.testing.contract.claims import *  # noqa: F403
+from fairlead.testing.contract.insertion import *  # noqa: F403
+from fairlead.testing.contract.lane_reads import *  # noqa: F403
 from fairlead.testing.contract.tasks import make, submit
 from tests.simulation.fleet_store import Link, Machine
 

@@ -27,9 +27,6 @@ class Limited:
         self.sizes: list[int] = []
         self.rows = 1000
 
-    def with_tasks(self) -> Limited:
-        return self
-
     def _check(self, count: int) -> None:
         self.sizes.append(count)
         if count > self.most:
@@ -57,7 +54,8 @@ def make_claimer(store: object) -> tuple[TaskClaimer, list[str]]:
     back: list[str] = []
     context = SimpleNamespace(
         name="a",
-        store=store,
+        claims=store,
+        ports=SimpleNamespace(tables=None),
         clock=VirtualClock(),
         served=SimpleNamespace(handlers={}),
         notes=None,
@@ -97,7 +95,8 @@ async def test_a_claim_that_the_limits_of_the_server_refuse_is_made_in_smaller_o
 async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_smaller() -> None:
     store = Limited(100)
     context = SimpleNamespace(
-        ports=SimpleNamespace(tasks=store),
+        ports=SimpleNamespace(tasks=store, tables=None),
+        claims=store,
         channel=SimpleNamespace(announce=lambda notification: None),
         clock=VirtualClock(),
     )

@@ -54,7 +54,7 @@ def completion_with(
 ) -> Completion:
     context = SimpleNamespace(
         name="a",
-        store=store,
+        claims=store,
         clock=clock,
         events=events or Events(),
         observer=Silent(),

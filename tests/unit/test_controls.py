@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from fairlead.core.sharding.shares import Members
 from fairlead.engine.context import View
 from fairlead.engine.controls import Controls
-from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.cluster import QueueSettings
 
 
 class Table:

@@ -61,7 +61,7 @@ class ReadUnderWay:
         self._settled = asyncio.Event()
         self.ordering = Ordering(
             SimpleNamespace(
-                store=self.store,
+                lane_reads=self.store,
                 table=self.table,
                 ledger=ledger,
                 events=self,

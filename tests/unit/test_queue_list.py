@@ -12,7 +12,7 @@ from fairlead.operate.doctor.finding import Finding
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.facts import MOST_ERRORS, Facts
 from fairlead.operate.queues import queue_statuses
-from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.cluster import QueueSettings
 from fairlead.ports.task_records import QueueStatus
 
 FACTS = Facts(

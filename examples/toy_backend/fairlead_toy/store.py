@@ -22,7 +22,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.cluster_state import (
+from fairlead.ports.cluster import (
     ClusterState,
     NodeFacts,
     NodeRecord,
@@ -30,7 +30,6 @@ from fairlead.ports.cluster_state import (
     SettingsMark,
 )
 from fairlead.ports.notification import Lane, Notification
-from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_store import (
     IGNORE_STUCK,
@@ -199,11 +198,8 @@ class ToyStore:
     def with_tasks(self) -> ToyStore:
         return self
 
-    def as_sql(self) -> SqlStore:
-        raise NotSupported(
-            f"{self.database.location} shows no tasks, keeps no results, notes and logs of runs,"
-            " and has no periodic tasks and transactions; sqlite:// does"
-        )
+    def with_tables(self) -> None:
+        return None
 
     # submitting ----------------------------------------------------------------------------------
 
@@ -236,35 +232,11 @@ class ToyStore:
         submitted, notification = yield from self.submission(tasks)
         return submitted, [notification]
 
-    def oldest_ready(self) -> Steps[dict[str, int]]:
-        oldest: dict[str, int] = {}
-        for row in self._in(State.SUBMITTED):
-            assert row.ready_at is not None
-            oldest[row.task.queue] = min(row.ready_at, oldest.get(row.task.queue, row.ready_at))
-        return oldest
-        yield
-
     def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
         rows = [row for row in self._rows.values() if row.task.queue in queues]
         in_error = sum(row.state is State.ERROR for row in rows)
         ahead = sum(row.state is State.WAITING and not row.attempt for row in rows)
         return len(rows) - in_error - ahead, in_error
-        yield
-
-    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
-        return any(
-            row.task.queue in queues and row.state is not State.ERROR
-            for row in self._rows.values()
-            if row.state is not State.WAITING or row.attempt
-        )
-        yield
-
-    def weights(self, queue: str) -> Steps[dict[str, float]]:
-        return {}
-        yield
-
-    def limits(self, queue: str) -> Steps[dict[str, int]]:
-        return {}
         yield
 
     # running -------------------------------------------------------------------------------------
@@ -364,9 +336,6 @@ class ToyStore:
         notification = _notification(moved, finished)
         return Completed(refused, None if notification.is_empty else notification)
 
-    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
-        raise NotSupported(f"{self.database.location} takes part in no transaction")
-
     async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
         rows = [row for id, version in held if (row := self._held(node, id, version)) is not None]
         with self.database.lock:
@@ -381,9 +350,6 @@ class ToyStore:
 
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         return {id for id, _ in await self.held(node)} & set(ids)
-
-    async def drop_claims(self, node: str, but: Sequence[int]) -> None:
-        """Do nothing: claims are not recorded in batches."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         rows = self._in(State.PROCESSING)
@@ -423,7 +389,15 @@ class ToyStore:
         running = self._in(State.PROCESSING)
         rows = [r for r in running if r.stuck_at < now and not r.policy & IGNORE_STUCK]
         return [
-            Stuck(row.record(), State.SUBMITTED if row.policy & RESUME_STUCK else State.ERROR)
+            Stuck(
+                row.task.id,
+                row.version,
+                row.task.queue,
+                row.task.name,
+                row.node,
+                row.claimed_at,
+                State.SUBMITTED if row.policy & RESUME_STUCK else State.ERROR,
+            )
             for row in rows[:limit]
         ]
 
@@ -445,9 +419,6 @@ class ToyStore:
             if to is State.SUBMITTED
             else Notification(control=True, finished=[task_id])
         )
-
-    async def clean(self, before: int, limit: int) -> int:
-        return 0  # there is no history
 
     # the cluster ----------------------------------------------------------------------------------
 

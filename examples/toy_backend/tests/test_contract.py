@@ -1,11 +1,13 @@
-"""The contract suite of task stores, run on the toy."""
+"""The contract suites of task stores, run on the toy."""
 
 from __future__ import annotations
 
 import pytest
 from fairlead_toy.store import ToyStore
 
-from fairlead.testing.contract.task_store import *  # noqa: F403
+from fairlead.testing.contract.claims import *  # noqa: F403
+from fairlead.testing.contract.insertion import *  # noqa: F403
+from fairlead.testing.contract.lane_reads import *  # noqa: F403
 
 
 @pytest.fixture

@@ -63,5 +63,5 @@ def test_tasks_that_need_more_are_refused_before_they_run() -> None:
     def add() -> int:
         return 1
 
-    with pytest.raises(NotSupported, match="no results"):
+    with pytest.raises(NotSupported, match=r"lacks the port .*SqlStore, which results"):
         app.node()

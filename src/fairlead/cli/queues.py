@@ -197,7 +197,7 @@ def migrate(options: MigrateOptions) -> None:
     """
     app = app_on(options.url, may_be_new=True)
     if options.print_only:
-        store = app.connections.store.as_sql()
+        store = app.connections.sql_store
         say(print_sql(store.database, levels=store.keeps_levels))
         return
     applied = app.migrate()

@@ -22,9 +22,9 @@ from fairlead.errors import (
     UnknownTask,
 )
 from fairlead.model import Progress, State, TaskKey, TaskRecord
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import TaskStatus
@@ -55,7 +55,7 @@ class TaskAccess(Protocol):
         """The adapters of ordered queues."""
 
     @property
-    def cluster(self) -> OrderedStore:
+    def cluster(self) -> Cluster:
         """The store of queues, nodes and incidents."""
 
     @property

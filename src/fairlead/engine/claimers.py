@@ -170,7 +170,7 @@ class TaskClaimer:
                 pieces.append(piece[self._size.now :])
                 piece = piece[: self._size.now]
             try:
-                claimed += await self._context.store.claim(self._context.name, piece, now, terms)
+                claimed += await self._context.claims.claim(self._context.name, piece, now, terms)
             except Exception as error:
                 is_ours = isinstance(error, FairleadError) and not isinstance(error, WriteRefused)
                 if is_ours or is_outage(error):
@@ -236,7 +236,7 @@ class TaskClaimer:
     async def hand_back(self, runs: Sequence[Run]) -> None:
         held = [(run.claimed.id, run.claimed.version) for run in runs]
         try:
-            notification = await self._context.store.hand_back(self._context.name, held)
+            notification = await self._context.claims.hand_back(self._context.name, held)
         except Exception as error:  # the node stops, whatever the store refuses
             log.warning(
                 "could not hand back tasks; other nodes will resume them",
@@ -259,9 +259,9 @@ class TaskClaimer:
         """Let the store drop its records of claims whose tasks have all ended. Raise
         StoreUnavailable."""
         kept = {run.claimed.batch for run in self._context.in_flight.values()}
-        if self._batches - kept:
+        if (tables := self._context.ports.tables) is not None and self._batches - kept:
             self._batches &= kept
-            await self._context.store.drop_claims(self._context.name, sorted(kept))
+            await tables.drop_claims(self._context.name, sorted(kept))
 
     def _terms(self, name: str, now: int) -> ClaimTerms:
         """Return the terms of a claim of tasks with this name."""

@@ -116,7 +116,7 @@ class Completion:
     async def _write(self, ends: Sequence[End]) -> Completed:
         context = self._context
         try:
-            completed = await context.store.complete(context.name, [end.finish for end in ends])
+            completed = await context.claims.complete(context.name, [end.finish for end in ends])
         except Exception as error:
             if isinstance(error, BatchTooLarge):
                 event = "the store refuses a batch of completions; writing smaller ones"

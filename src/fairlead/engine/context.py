@@ -25,14 +25,14 @@ from fairlead.engine.run import Run
 from fairlead.engine.settings import NodeSettings
 from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.ports.backlog_store import BacklogStore
-from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.cluster import Cluster, QueueSettings
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.observer import Observer
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_log import TaskLog
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.task_store import Claims, LaneReads, TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
 
 MOST_WAITING = 5000
@@ -78,7 +78,7 @@ class View(msgspec.Struct, frozen=True):
 class NodePorts:
     """Adapters that a node is connected to."""
 
-    cluster: OrderedStore
+    cluster: Cluster
     """Store of queues, nodes and incidents."""
     backlog: BacklogStore | None
     """Store of the levels of fair queues; None if their triggers stay in their rows."""
@@ -95,6 +95,11 @@ class NodePorts:
     def tasks(self) -> TaskStore | None:
         """The task store; None in an application with ordered queues only."""
         return self.cluster.with_tasks()
+
+    @property
+    def tables(self) -> SqlStore | None:
+        """The store in SQL tables; None if tasks are elsewhere."""
+        return self.cluster.with_tables()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,13 +227,20 @@ class NodeContext:
         return len(self.in_flight) - self.ledger.acquired >= MOST_WAITING
 
     @property
-    def cluster(self) -> OrderedStore:
+    def cluster(self) -> Cluster:
         """The store of queues, nodes and incidents."""
         return self.ports.cluster
 
     @property
-    def store(self) -> TaskStore:
-        """The task store, for parts that have tasks of other queues than ordered ones."""
+    def lane_reads(self) -> LaneReads:
+        """Reads of lanes, for parts that have tasks of other queues than ordered ones."""
+        tasks = self.ports.tasks
+        assert tasks is not None
+        return tasks
+
+    @property
+    def claims(self) -> Claims:
+        """Claims of tasks, for the same parts."""
         tasks = self.ports.tasks
         assert tasks is not None
         return tasks

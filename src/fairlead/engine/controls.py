@@ -8,7 +8,7 @@ import logging
 
 from fairlead.engine.context import Limits, NodeContext, View, Weights
 from fairlead.engine.intake import Intake
-from fairlead.ports.cluster_state import QueueSettings, SettingsMark
+from fairlead.ports.cluster import QueueSettings, SettingsMark
 
 log = logging.getLogger("fairlead.node")
 
@@ -76,7 +76,7 @@ class SettingsReader:
         return changes
 
     async def _read_changes(self) -> None:
-        cluster, tasks = self._context.cluster, self._context.ports.tasks
+        cluster, tables = self._context.cluster, self._context.ports.tables
         changed, weights, limits = self._changes
         found = await cluster.database.read(cluster.queue_settings())
         if lost := {each: self._partitions[each] for each in self.queues if each not in found}:
@@ -86,9 +86,9 @@ class SettingsReader:
             settings, known = found[queue], self._known.get(queue)
             if settings == known:
                 continue
-            if tasks and settings.version != (known.version if known else 0):
-                weights[queue] = await tasks.database.read(tasks.weights(queue))
-                limits[queue] = await tasks.database.read(tasks.limits(queue))
+            if tables and settings.version != (known.version if known else 0):
+                weights[queue] = await tables.database.read(tables.weights(queue))
+                limits[queue] = await tables.database.read(tables.limits(queue))
                 await asyncio.sleep(0)  # a read may block the loop
             changed[queue] = self._known[queue] = settings
 

@@ -235,7 +235,7 @@ class Granting(SimplePart):
         for node, checked in by_node.items():
             task_ids = [granted.trigger.id for granted in checked]
             try:
-                held = await self._context.store.still_held(node, task_ids)
+                held = await self._context.claims.still_held(node, task_ids)
             except StoreUnavailable:
                 return  # the next check asks again
             for granted in checked:

@@ -20,7 +20,7 @@ from fairlead.engine.runs import Runs
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model import INCIDENT_REPORTED, IncidentKind, IncidentReport
 from fairlead.pauses import event_or_pause
-from fairlead.ports.cluster_state import ClusterState, NodeFacts, NodeRecord
+from fairlead.ports.cluster import ClusterState, NodeFacts, NodeRecord
 from fairlead.version import VERSION
 
 log = logging.getLogger("fairlead.membership")
@@ -246,7 +246,7 @@ class Membership(SimplePart):
         self._context.events.on_view(View(*changes, members, present))
         if held := self._claimer.held():
             ids = [run.claimed.id for run in held]
-            kept = await self._context.store.still_held(self._node, ids)
+            kept = await self._context.claims.still_held(self._node, ids)
             if lost := [each for each in held if each.claimed.id not in kept]:
                 # This node ended some of these itself, and may run their tasks again already.
                 self._runs.taken_away(lost)

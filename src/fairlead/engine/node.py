@@ -77,9 +77,8 @@ class Node:
     async def has_unfinished(self) -> bool:
         """Return whether a task of the served queues is left to run or retry, without a count. May
         miss one that changes its state meanwhile."""
-        store = self._context.ports.tasks
-        if store is not None:
-            left: bool = await store.database.read(store.has_unfinished(self.queues))
+        if (tables := self._context.ports.tables) is not None:
+            left: bool = await tables.database.read(tables.has_unfinished(self.queues))
             if left:
                 return True
         return await self.parts.ordered.has_unfinished()

@@ -206,9 +206,8 @@ class Ordering(SimplePart):
         before = {
             key: {_identity(t) for t in self._table.waiting(key)} for key in keys
         }  # a task that comes meanwhile may be newer than the result
-        for trigger, state in await self._context.store.database.read(
-            self._context.store.ordered(sorted(keys), most)
-        ):
+        store = self._context.lane_reads
+        for trigger, state in await store.database.read(store.ordered(sorted(keys), most)):
             tasks[OrderingKey(trigger.queue, trigger.ordering_key or "")].append((trigger, state))
         for key, first in tasks.items():
             if key in self._held:  # else the key was dropped meanwhile
@@ -225,7 +224,8 @@ class Ordering(SimplePart):
         if now < self._check_at or not (due := self._held.due(now, MOST_CHECKED)):
             return False
         heads = [(head.id, head.version) for _, head in due]
-        changed = await self._context.store.database.read(self._context.store.changed(heads))
+        store = self._context.lane_reads
+        changed = await store.database.read(store.changed(heads))
         found, ended = set(changed), self._now()
         pause = 0.0 if len(due) == MOST_CHECKED else CHECK_SECONDS
         self._check_at = max(now + pause, ended + (ended - now) / CHECK_SHARE)

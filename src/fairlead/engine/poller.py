@@ -22,9 +22,9 @@ from fairlead.clock import Clock
 from fairlead.engine.settings import Intervals
 from fairlead.errors import StoreUnavailable
 from fairlead.pauses import event_or_pause
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notification import Notification
-from fairlead.ports.ordered_store import OrderedStore
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.sql_store import SqlStore
 
 log = logging.getLogger("fairlead.pollers")
 
@@ -85,7 +85,7 @@ class Poller:
 class PollerContext:
     """Ports and settings that a poller gets."""
 
-    cluster: OrderedStore
+    cluster: Cluster
     """Store of queues, nodes and incidents."""
     clock: Clock
     intervals: Intervals
@@ -93,11 +93,11 @@ class PollerContext:
     """Sends the notification of a transaction that has committed."""
 
     @property
-    def store(self) -> TaskStore:
-        """The task store. An application with ordered queues only has no pollers of tasks."""
-        tasks = self.cluster.with_tasks()
-        assert tasks is not None
-        return tasks
+    def sql_store(self) -> SqlStore:
+        """The store in SQL tables. Registered pollers of tasks run on no other store."""
+        tables = self.cluster.with_tables()
+        assert tables is not None
+        return tables
 
 
 class LakeExporter(Protocol):
@@ -121,7 +121,7 @@ def check_lake() -> None:
 
 def registered(context: PollerContext, lake: str | None, catalog: str | None) -> list[Poller]:
     """Return the registered pollers of tasks, with the lake's if there is a lake."""
-    entries = [] if context.cluster.with_tasks() is None else _entries("fairlead.pollers")
+    entries = [] if context.cluster.with_tables() is None else _entries("fairlead.pollers")
     pollers = [_lazy(entry, context) for entry in entries]
     if lake is not None:
         pollers += [exporter.poller(lake, catalog, context) for exporter in _lake_exporters()]

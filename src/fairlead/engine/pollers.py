@@ -16,9 +16,9 @@ from fairlead.engine.leases import Elections
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.poller import Poller
 from fairlead.errors import BatchTooLarge
-from fairlead.model import INCIDENT_ENDS, IncidentKind, IncidentReport, TaskRecord
+from fairlead.model import INCIDENT_ENDS, IncidentKind, IncidentReport
 from fairlead.ordered.queues import OrderedQueues
-from fairlead.ports.task_store import TaskStore, Woken
+from fairlead.ports.task_store import Claims, Stuck, Woken
 
 T = TypeVar("T")
 
@@ -86,18 +86,14 @@ class Pollers:
     ) -> None:
         """`silent_nodes`: see `Membership.silent_nodes`."""
         self._context = context
-        self._tasks = context.ports.tasks
+        self._tasks: Claims | None = context.ports.tasks
+        self._tables = context.ports.tables
         self._clock = context.clock
         self._silent_nodes = silent_nodes
         self._sizes = {name: BatchSize(BATCH) for name in ("due", "lost", "clean")}
         """Numbers of rows in one statement, by the name of the poller."""
         self._swept = 0
         """Highest id of an incident that the sweep has checked."""
-
-    @property
-    def _store(self) -> TaskStore:
-        assert self._tasks is not None
-        return self._tasks
 
     def all(self) -> list[Poller]:
         """Return a poller for each kind of round."""
@@ -110,20 +106,22 @@ class Pollers:
             found += [
                 Poller("due", intervals.due, self.due),
                 Poller("stuck", intervals.stuck, self.stuck),
-                Poller("clean", intervals.clean, self.clean),
             ]
+        if self._tables is not None:
+            found.append(Poller("clean", intervals.clean, self.clean))
         return found
 
     async def due(self) -> float | None:
         """Move due tasks from WAITING to SUBMITTED; return the seconds until the next one is
         due."""
-        now, next_due = self._clock.now(), await self._store.next_due()
+        store = self._context.claims
+        now, next_due = self._clock.now(), await store.next_due()
         is_full = next_due is not None and next_due <= now
         while is_full:
-            woken, most = await self._write("due", lambda most: self._store.wake_due(now, most))
+            woken, most = await self._write("due", lambda most: store.wake_due(now, most))
             self._announce_woken(woken)
             if not (is_full := woken.moved == most):
-                next_due = await self._store.next_due()
+                next_due = await store.next_due()
         return None if next_due is None else (next_due - self._clock.now()) / MICROS
 
     async def lost(self) -> None:
@@ -150,7 +148,7 @@ class Pollers:
         now, total = self._clock.now(), 0
         while self._tasks is not None and self._clock.monotonic() < until:
             woken, _ = await self._write(
-                "lost", lambda most: self._store.resume_lost(dead, now, most)
+                "lost", lambda most: self._context.claims.resume_lost(dead, now, most)
             )
             if not woken.moved:
                 break
@@ -164,37 +162,40 @@ class Pollers:
     async def stuck(self) -> float | None:
         """Resume tasks in PROCESSING past their `max_stuck`, or move them to ERROR, by their
         policy."""
-        now = self._clock.now()
-        for task, to in await self._store.stuck(now, BATCH):
+        store, now = self._context.claims, self._clock.now()
+        for task in await store.stuck(now, BATCH):
             reason = f"stuck: claimed by {task.node} and not finished within its max_stuck"
-            notification = await self._store.release_stuck(task.id, task.version, to, now, reason)
+            notification = await store.release_stuck(task.id, task.version, task.to, now, reason)
             if notification is not None:
                 self._context.channel.announce(notification)
                 self._context.observer.counted("stuck_tasks")
                 self._context.events.on_incidents([_stuck(task, reason, now)])
                 log.warning(
                     "stuck task released",
-                    extra={"task_id": task.id, "queue": task.queue, "to": to.value},
+                    extra={"task_id": task.id, "queue": task.queue, "to": task.to.value},
                 )
         return None
 
     async def clean(self) -> float | None:
         """Delete a batch of old history; return a short pause while there may be more."""
+        tables = self._tables
+        assert tables is not None
         before = self._clock.now() - round(self._context.settings.intervals.keep_history * MICROS)
-        deleted, most = await self._write("clean", lambda most: self._store.clean(before, most))
+        deleted, most = await self._write("clean", lambda most: tables.clean(before, most))
         return 0.05 if deleted >= most else None
 
     async def gauges(self) -> float | None:
         """Drop a page of incidents that are over. Observe the numbers of open ones and the waits of
         the oldest ready tasks. Report queues that no node serves."""
-        incidents = self._context.cluster.incidents
+        cluster = self._context.cluster
+        incidents = cluster.incidents
         self._swept = await incidents.sweep(self._swept, self._clock.now(), BATCH)
         open_since = self._clock.now() - round(INCIDENT_ENDS * MICROS)
         self._context.observer.incidents(await incidents.counts(open_since))
-        if self._tasks is None:
+        if self._tables is None:
             return None
-        queues = await self._store.database.read(self._store.queue_settings())
-        oldest = await self._store.database.read(self._store.oldest_ready())
+        queues = await cluster.database.read(cluster.queue_settings())
+        oldest = await cluster.database.read(self._tables.oldest_ready())
         now = self._clock.now()
         self._context.observer.oldest_ready(
             {
@@ -202,7 +203,7 @@ class Pollers:
                 for queue in queues
             }
         )
-        nodes = await self._store.database.read(self._store.nodes())
+        nodes = await cluster.database.read(cluster.nodes())
         silent = await self._silent_nodes()
         served = {queue for each in nodes if each.node not in silent for queue in each.queues}
         unserved = {queue: since for queue, since in oldest.items() if queue not in served}
@@ -248,7 +249,7 @@ def _unserved(queue: str, since: int) -> IncidentReport:
     )
 
 
-def _stuck(task: TaskRecord, reason: str, now: int) -> IncidentReport:
+def _stuck(task: Stuck, reason: str, now: int) -> IncidentReport:
     return IncidentReport(
         kind=IncidentKind.STUCK,
         subject=task.id,

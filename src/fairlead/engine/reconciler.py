@@ -94,7 +94,7 @@ class Reconciler(SimplePart):
         # Before the read: a claim that fails meanwhile requests another round.
         self._is_due, self._is_asking, is_done = False, True, False
         try:
-            held = await context.store.held(context.name)
+            held = await context.claims.held(context.name)
             known = self._claimer.known()
             self._writer.waiting.clear()  # of a round that an outage has ended
             refused = {each.entry for each in self._writer.refused}
@@ -119,7 +119,7 @@ class Reconciler(SimplePart):
         """Hand back tasks. An error that sounds like an outage is a refusal of these tasks if the
         store still responds to a read: a trigger of the user's may raise any error. Raise
         StoreUnavailable, WriteRefused."""
-        store, name = self._context.store, self._context.name
+        store, name = self._context.claims, self._context.name
         try:
             return await store.hand_back(name, tasks)
         except WriteRefused:

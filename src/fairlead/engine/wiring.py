@@ -46,7 +46,6 @@ from fairlead.engine.run_notes import RunNotesWriter
 from fairlead.engine.runs import Runs
 from fairlead.engine.settings import NodeSettings
 from fairlead.engine.sharing import Sharing
-from fairlead.errors import NotSupported
 from fairlead.model import IncidentReport, PartitionKey, Trigger
 from fairlead.model.peer import Grant, PeerMessage, Spare
 from fairlead.ordered.clock_guard import ClockGuard
@@ -54,7 +53,6 @@ from fairlead.ordered.context import OrderedContext
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.ports.notification import Notification
 from fairlead.ports.observer import Observer
-from fairlead.ports.task_store import TaskStore
 
 
 class NodeParts:
@@ -69,7 +67,7 @@ class NodeParts:
         observer: Observer,
     ) -> None:
         ledger = SlotLedger(settings.concurrency)
-        notes = _notes_writer(settings.name, ports.tasks, clock)
+        notes = None if ports.tables is None else RunNotesWriter(settings.name, ports.tables, clock)
         context = self.context = NodeContext(
             settings=settings,
             served=served,
@@ -269,16 +267,6 @@ class NodeParts:
         await self.ownership.release_of(nodes)
         await self._rounds.resume(nodes)
         self.membership.poke()
-
-
-def _notes_writer(node: str, store: TaskStore | None, clock: Clock) -> RunNotesWriter | None:
-    """Return the part that writes progress; None if the store keeps no notes of runs."""
-    if store is None:
-        return None
-    try:
-        return RunNotesWriter(node, store.as_sql(), clock)
-    except NotSupported:
-        return None
 
 
 def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:

@@ -12,8 +12,8 @@ from fairlead.declare.handler import Handler
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import OrderedQueue, Queue
 from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.coordinator import Coordinator
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -38,7 +38,7 @@ class OperateContext:
     clock: Clock
 
     @property
-    def cluster(self) -> OrderedStore:
+    def cluster(self) -> Cluster:
         """Return the store of queues, nodes and incidents, with its schema checked. Raise
         SchemaMismatch, StoreUnavailable."""
         return self.connector.cluster

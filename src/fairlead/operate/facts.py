@@ -16,7 +16,7 @@ from fairlead.model.task_facts import Backlog, ErrorFact, RunFact
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import Counted
 from fairlead.operate.numbers import MOST_RUNS, Estimate, Sums, Window, waits_of
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster import NodeRecord, QueueSettings
 
 MOST_ERRORS = 2000
 """Number of the latest tasks in ERROR that are counted."""

@@ -14,7 +14,7 @@ from fairlead.model import INCIDENT_ENDS, Incident, IncidentKind
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
 from fairlead.operate.overview import owners
-from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.cluster import NodeRecord
 
 MOST_NODES = 1000
 """Greatest number of nodes that are shown."""

@@ -103,7 +103,7 @@ async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> 
     partitions = await _partitions(context, queue, status.partitions, records, None)
     heaviest: list[KeyLoad] = []
     keys, limits = 0, dict[str, int]()
-    if context.cluster.with_tasks() is not None:
+    if context.cluster.with_tables() is not None:
         heaviest, keys = management.heaviest_keys(queue, most_keys)
         limits = management.limits(queue)
     return Overview(status, partitions, heaviest, keys, limits)

@@ -9,7 +9,7 @@ import socket
 
 from fairlead.clock import MICROS
 from fairlead.engine.poller import PollerContext
-from fairlead.errors import NotSupported, StoreUnavailable, WriteRefused
+from fairlead.errors import StoreUnavailable, WriteRefused
 from fairlead.operate import batches
 from fairlead.operate.changes import change_of
 from fairlead.operate.store.actions import ActionState, ActionStore, BulkAction
@@ -29,10 +29,7 @@ MOST_DELETED = 1000
 async def perform_actions(context: PollerContext) -> float | None:
     """Perform the oldest action without a performer; return 0 while there may be more to do. Delete
     actions and audit entries that are older than the history is kept."""
-    try:
-        store = context.store.as_sql()
-    except NotSupported:
-        return None  # only SQL stores have bulk actions
+    store = context.sql_store
     database, now = store.database, context.clock.now()
     actions, audit = ActionStore(database), AuditLog(database)
 

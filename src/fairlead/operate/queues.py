@@ -12,7 +12,7 @@ def counted_queues(context: OperateContext) -> list[QueueStatus]:
     """Return all queues with their counted tasks. Those of an application without a SQL database
     have no counts: `fairlead ordered status` counts. Raise StoreUnavailable, NotSupported."""
     cluster = context.cluster
-    if cluster.with_tasks() is None:
+    if cluster.with_tables() is None:
         settings = cluster.database.read_now(cluster.queue_settings())
         return [
             QueueStatus(queue, each.partitions, each.paused, 0, 0, 0, 0, None)

@@ -18,7 +18,7 @@ from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
 from fairlead.operate.numbers import Sums, TaskNumbers, Window
-from fairlead.ports.cluster_state import NodeRecord, QueueSettings
+from fairlead.ports.cluster import NodeRecord, QueueSettings
 
 MOST_QUEUES = 200
 """Greatest number of queues of a summary."""

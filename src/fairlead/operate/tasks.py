@@ -61,7 +61,7 @@ from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.periodic import PeriodicManagement
 from fairlead.operate.queues import counted_queues
 from fairlead.operate.store.audit import AuditDraft, AuditOutcome
-from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.cluster import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
+from fairlead.connect import sql_store
 from fairlead.model import PartitionKey
 from fairlead.pipeline.cursors import broken_cursor
 from fairlead.pipeline.export import ROWS, Batch, Exporter, HistoryExporter, Next
@@ -22,7 +23,7 @@ from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.run_history import RunCursor, RunHistory, read_cursor
 from fairlead.ports.statements import Row
 
@@ -96,12 +97,10 @@ def _cursor(seen: TableState, name: str) -> RunCursor:
 
 
 def exporter_of(
-    store: OrderedStore, lake: Warehouse, clock: Clock, rows: int = ROWS
+    store: Cluster, lake: Warehouse, clock: Clock, rows: int = ROWS
 ) -> Exporter | RunExporter:
     """Return an exporter of the history of this store. Raise NotSupported for a store without a
     history."""
-    tasks = store.with_tasks()
-    if store.runs is not None or tasks is None:
-        assert store.runs is not None
+    if store.runs is not None:
         return RunExporter(store.runs, lake, clock, rows)
-    return Exporter(SqlHistory(tasks.as_sql().database), lake, clock, rows)
+    return Exporter(SqlHistory(sql_store(store).database), lake, clock, rows)

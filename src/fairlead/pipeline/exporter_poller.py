@@ -8,7 +8,7 @@ from fairlead.model.history import START
 from fairlead.pipeline.export_runs import exporter_of
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 
 ROWS = 10_000
 """Rows in a batch, fewer than in the command, so that tasks of the same worker do not wait."""
@@ -18,14 +18,14 @@ class PolledExporter:
     """Exporter that exports the history of a store in batches. Its calls block, so run them in a
     thread."""
 
-    def __init__(self, store: OrderedStore, lake: Warehouse, clock: Clock) -> None:
+    def __init__(self, store: Cluster, lake: Warehouse, clock: Clock) -> None:
         """Raise NotSupported for a store that has no history."""
         self._lake = lake
         self._clock = clock
         self._tried_at = 0
         self._is_comparing = False
-        tasks = store.with_tasks()
-        self._history = None if tasks is None else SqlHistory(tasks.as_sql().database)
+        tables = store.with_tables()
+        self._history = None if tables is None else SqlHistory(tables.database)
         self._exporter = exporter_of(store, lake, clock, ROWS)
 
     def keep(self, check_every: float) -> bool:

@@ -9,17 +9,13 @@ from __future__ import annotations
 import asyncio
 
 from fairlead.engine.poller import Poller, PollerContext
-from fairlead.errors import NotSupported
 
 
 async def sweep_bulk(context: PollerContext) -> None:
     """Delete what bulk submits that died left in the store."""
     from fairlead.pipeline.bulk.stage import sweep
 
-    try:
-        store = context.store.as_sql()
-    except NotSupported:
-        return  # only SQL stores have bulk submits
+    store = context.sql_store
     await store.database.run_async(sweep(store, context.clock.now()))
 
 
@@ -30,13 +26,12 @@ class Watch:
         from fairlead.pipeline.watcher import watcher_of
 
         self._context = context
-        self._watcher = watcher_of(context.store, context.clock)
+        self._watcher = watcher_of(context.sql_store, context.clock)
 
     async def __call__(self) -> None:
         """Look at all queues, and report the incidents that are open to the store."""
-        if self._watcher is not None:
-            reports = await self._watcher.look()
-            await self._context.store.incidents.report(reports, self._context.clock.now())
+        reports = await self._watcher.look()
+        await self._context.cluster.incidents.report(reports, self._context.clock.now())
 
 
 class LakeExport:

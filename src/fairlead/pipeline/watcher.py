@@ -9,13 +9,12 @@ from pathlib import Path
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import MICROS, Clock, to_datetime
-from fairlead.errors import NotSupported
 from fairlead.model import INCIDENT_REPORTED, IncidentKind, IncidentReport
 from fairlead.pipeline.incidents.detector import ALL, Anomaly, Detector, Observation, Rules
 from fairlead.pipeline.incidents.store_observer import StoreObserver
 from fairlead.pipeline.settings import load
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Database
-from fairlead.ports.task_store import TaskStore
 
 AGAIN = round(INCIDENT_REPORTED * MICROS)
 """Microseconds between two reports of an anomaly that goes on."""
@@ -34,13 +33,9 @@ _CAUSES = {
 }
 
 
-def watcher_of(store: TaskStore, clock: Clock) -> Watcher | None:
-    """Return the watcher of a store with a history in SQL, with the rules of the file that
-    FAIRLEAD_SETTINGS names; None for other stores. Raise ConfigurationError for wrong rules."""
-    try:
-        sql = store.as_sql()
-    except NotSupported:
-        return None
+def watcher_of(sql: SqlStore, clock: Clock) -> Watcher:
+    """Return the watcher of a store, with the rules of the file that FAIRLEAD_SETTINGS names. Raise
+    ConfigurationError for wrong rules."""
     file = os.environ.get("FAIRLEAD_SETTINGS")
     rules = load(Path(file) if file else None).incidents
     return Watcher(sql.database, StoreObserver(sql, SqlHistory(sql.database), clock), rules)

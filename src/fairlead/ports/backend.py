@@ -13,9 +13,9 @@ from typing import ClassVar, Literal, NoReturn
 from fairlead.clock import Clock
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.coordinator import Coordinator
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
@@ -29,7 +29,7 @@ Kind = Literal["store", "channel", "coordinator", "backlog", "log", "schedule"]
 class BackendContext:
     """Adapters and facts of the application that a backend needs to make another adapter."""
 
-    store: OrderedStore
+    store: Cluster
     notifier: Notifier
     home: Backend
     """Backend of the task store."""
@@ -60,18 +60,18 @@ class Backend:
         store. `urls`: URLs, without secrets, of the adapters on other servers, by the name of the
         setting."""
 
-    def store(self, url: str) -> OrderedStore:
+    def store(self, url: str) -> Cluster:
         """Return the task store. Raises ConfigurationError if this backend has none."""
         self._refuse("store")
 
-    def notifier(self, url: str | None, store: OrderedStore) -> Notifier | None:
+    def notifier(self, url: str | None, store: Cluster) -> Notifier | None:
         """Return the notifier of the task store. With the `url` of the channel, return the notifier
         that replaces it, or None to keep it. Raises ConfigurationError if this backend has none."""
         if url is None:
             self._refuse("notifier")
         return None
 
-    def presence(self, store: OrderedStore, notifier: Notifier) -> Presence | None:
+    def presence(self, store: Cluster, notifier: Notifier) -> Presence | None:
         """Return the presence of nodes on the server of the task store; None if the store has no
         locks that end with a process."""
         return None

@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.model.reading import json_reader
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 
 
 class OwnerRecord(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class OwnedName(NamedTuple):
     option: str
     """Part of the URL that has the name, for messages."""
     kind: str = ""
-    """Kind of the name for `OrderedStore.register_part`."""
+    """Kind of the name for `Cluster.register_part`."""
 
     def require(self, owner: OwnerRecord, mine: OwnerRecord) -> None:
         """Raise OtherOwner if the name belongs to another task store than `mine`."""
@@ -60,7 +60,7 @@ class OwnedName(NamedTuple):
             f" gone for good, delete {self.record}"
         )
 
-    def require_part(self, owner: OwnerRecord, store: OrderedStore) -> None:
+    def require_part(self, owner: OwnerRecord, store: Cluster) -> None:
         """Raise OtherOwner if the task store belongs to an application with another name of this
         kind. A store without a SQL database has its tasks under one prefix and its leases in one
         folder. Blocks; raises StoreUnavailable."""
@@ -75,7 +75,7 @@ class OwnedName(NamedTuple):
             )
 
     def require_location(
-        self, owner: OwnerRecord | None, store: OrderedStore, away: StoreUnavailable
+        self, owner: OwnerRecord | None, store: Cluster, away: StoreUnavailable
     ) -> None:
         """Check by the location of our task store, while it is away, that the name belongs to it.
         Raise `away` if the name has no owner, or one in another place."""
@@ -89,7 +89,7 @@ class NameOwner:
     the task store is unavailable, an owner at its location will do; without one, they raise
     StoreUnavailable."""
 
-    def __init__(self, name: OwnedName, store: OrderedStore | None) -> None:
+    def __init__(self, name: OwnedName, store: Cluster | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._name = name
         self._store = store
@@ -138,7 +138,7 @@ def decode(data: bytes | None) -> OwnerRecord | None:
         return None
 
 
-def record_of(store: OrderedStore) -> OwnerRecord | None:
+def record_of(store: Cluster) -> OwnerRecord | None:
     """Return a new record of a task store; None if the store has no id, because it keeps none.
     Blocks; raises StoreUnavailable."""
     found = store.database.read_now(store.store_id())

@@ -1,13 +1,13 @@
-"""The further methods of a task store in SQL tables: records for people, notes of
-runs, periodic tasks, statements, and transactions of handlers.
-`TaskStore.as_sql` returns them."""
+"""The store in SQL tables: with the cluster and the tasks, what people read and change, notes and
+results of runs, periodic tasks, and transactions of handlers. `Cluster.with_tables` returns it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from fairlead.model import AttemptRecord, State, TaskRecord
+from fairlead.model import AttemptRecord, Finish, State, TaskRecord
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_notes import RunNotesStore
@@ -19,10 +19,10 @@ from fairlead.ports.task_records import (
     TaskStatus,
     TaskVersion,
 )
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.task_store import Completed, TaskStore
 
 
-class SqlStore(TaskStore, Protocol):
+class SqlStore(TaskStore, Cluster, Protocol):
     """Tasks in the tables of a SQL database. Times are microseconds since the epoch. Import this
     class for type annotations only; get a store from `App.sql_store` or
     `fairlead.connect.task_store`."""
@@ -63,6 +63,13 @@ class SqlStore(TaskStore, Protocol):
         """Let the database end this transaction, and release its locks, if the process pauses for
         longer between two statements. Nothing on SQLite, whose locks end with the process."""
 
+    def weights(self, queue: str) -> Steps[dict[str, float]]:
+        """Return the weights set at run time, by fairness key."""
+
+    def limits(self, queue: str) -> Steps[dict[str, int]]:
+        """Return the limits set at run time: by fairness key, how many of its tasks may run at once
+        on each node."""
+
     def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
         """Set the weight of different keys of a queue, as `set_weight` does for one; return the
         number of keys that were changed, none in a queue that was never registered."""
@@ -70,6 +77,29 @@ class SqlStore(TaskStore, Protocol):
     def set_limits(self, queue: str, keys: Sequence[str], limit: int | None) -> Steps[int]:
         """Set the limit of different keys of a queue, as `set_limit` does for one; return the
         number of keys that were changed."""
+
+    # for nodes ------------------------------------------------------------------------------------
+
+    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
+        """Complete as `complete` does, in the transaction of a transactional handler."""
+
+    async def drop_claims(self, node: str, but: Sequence[int]) -> None:
+        """Drop the records of batches of claims of this node, if a store keeps some, but not these
+        batches, and none with a task that the node still holds in PROCESSING."""
+
+    async def clean(self, before: int, limit: int) -> int:
+        """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before
+        `before`. Return their number, at least `limit` while there may be more."""
+
+    def oldest_ready(self) -> Steps[dict[str, int]]:
+        """Return, for each queue with SUBMITTED tasks, since when the first of them is ready
+        (microseconds since the epoch). Counts nothing, so that the cost does not grow with the
+        number of tasks."""
+
+    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
+        """Return whether a task of these queues is left to run or to retry. Reads no task but the
+        first, and those that wait until before the first retry, so that `--until-empty` can ask
+        several times a second. May miss a task that changes its state meanwhile."""
 
     # looking --------------------------------------------------------------------------------------
 

@@ -1,14 +1,14 @@
-"""The task store: submit, claim, complete. All calls take batches; each change is a compare-and-set
-on the version.
+"""The task store, as three narrow ports: insert tasks; read lanes; claim tasks and end their runs.
 
-Every store implements `TaskStore`; a new store begins here. Those in SQL tables offer more
-(sql_store.py).
+A new store begins here. `fairlead.ports.cluster` and `fairlead.ports.sql_store` add what several
+worker processes and people need. All calls take batches; each change is a compare-and-set on the
+version. Times are microseconds since the epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from fairlead.model import (
     NEVER,
@@ -18,15 +18,10 @@ from fairlead.model import (
     NewTask,
     State,
     Submitted,
-    TaskRecord,
     Trigger,
 )
 from fairlead.ports.notification import Notification
-from fairlead.ports.ordered_store import OrderedStore
-from fairlead.ports.statements import Steps
-
-if TYPE_CHECKING:
-    from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Database, Steps
 
 
 class ClaimTerms(NamedTuple):
@@ -61,7 +56,12 @@ IGNORE_STUCK = 4
 class Stuck(NamedTuple):
     """A task past its `stuck_at`, and the state that its policy asks for."""
 
-    task: TaskRecord
+    id: str
+    version: int
+    queue: str
+    name: str
+    node: str | None
+    claimed_at: int | None
     to: State
 
 
@@ -80,21 +80,12 @@ class Completed(NamedTuple):
     notification: Notification | None
 
 
-class TaskStore(OrderedStore, Protocol):
-    """Store of tasks until they end. Steps run in whatever transaction the caller chooses. Times
-    are microseconds since the epoch.
+class Insertion(Protocol):
+    """Insertion of new tasks."""
 
-    Not every store has tables (`as_sql`). Callers ask for them, never for the kind of the store.
-    """
-
-    # abilities ------------------------------------------------------------------------------------
-
-    def as_sql(self) -> SqlStore:
-        """Return this store with the methods of a store in SQL tables: records for people, results,
-        notes of runs, periodic tasks, transactions. Raises NotSupported if tasks do not live in a
-        SQL database."""
-
-    # for submitters -------------------------------------------------------------------------------
+    @property
+    def database(self) -> Database:
+        """Database that runs the steps, in whatever transaction the caller chooses."""
 
     def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
         """Insert the tasks. A unique key is taken in its queue while its task is unfinished, and
@@ -108,7 +99,13 @@ class TaskStore(OrderedStore, Protocol):
         """Insert a great number of tasks, as `submission` does, piece by piece. A piece may be made
         while the one before is written; an error while a piece is made ends the transaction."""
 
-    # for nodes ------------------------------------------------------------------------------------
+
+class LaneReads(Protocol):
+    """Reads of the tasks that may run, by lane and by ordering key."""
+
+    @property
+    def database(self) -> Database:
+        """Database that runs the steps."""
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
         """Return SUBMITTED tasks of one lane with a ready_seq (`seq` of the trigger) greater than
@@ -149,21 +146,27 @@ class TaskStore(OrderedStore, Protocol):
         """Return the ids of those tasks, given by (id, version), that have ended or have another
         version now."""
 
+    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
+        """Return how many tasks of these queues are left to run or to retry, and how many are in
+        ERROR. Tasks scheduled ahead that have never run do not count. May read every
+        unfinished task."""
+
+
+class Claims(Protocol):
+    """Claims of tasks, ends of their runs, and returns of tasks that are due, lost or stuck."""
+
     async def claim(
         self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
     ) -> list[ClaimedTask]:
         """Move the tasks that still have the version of their trigger from SUBMITTED to PROCESSING,
-        on the terms of their names; of many claims of a task exactly one wins. Refuse all of a node
-        that is not registered, because nobody would notice its death. A task with an ordering key
-        is refused until all tasks before it, in (run_at, submission) order, have ended."""
+        on the terms of their names; of many claims of a task exactly one wins. A task with an
+        ordering key is refused until all tasks before it, in (run_at, submission) order, have
+        ended. A store that is a cluster too refuses all of a node that is not registered, because
+        nobody would notice its death."""
 
     async def complete(self, node: str, finishes: Sequence[Finish]) -> Completed:
         """End the attempts and move their tasks on, in one transaction; refuse those whose version
         has moved on and write nothing for them."""
-
-    def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
-        """Complete as `complete` does, in the transaction of a transactional handler. Raises
-        NotSupported if the store joins no transactions."""
 
     async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> Notification | None:
         """Make claimed tasks that were not started SUBMITTED again, at their old position and with
@@ -172,14 +175,8 @@ class TaskStore(OrderedStore, Protocol):
     async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
         """Return those of the tasks that this node still holds in PROCESSING."""
 
-    async def drop_claims(self, node: str, but: Sequence[int]) -> None:
-        """Drop the records of batches of claims of this node, if a store keeps some, but not these
-        batches, and none with a task that the node still holds in PROCESSING."""
-
     async def held(self, node: str) -> list[tuple[str, int]]:
         """Return (id, version) of all tasks that this node holds in PROCESSING."""
-
-    # pollers --------------------------------------------------------------------------------------
 
     async def wake_due(self, now: int, limit: int) -> Woken:
         """Move WAITING tasks that are due to SUBMITTED."""
@@ -214,31 +211,6 @@ class TaskStore(OrderedStore, Protocol):
         """Move a stuck task to SUBMITTED or ERROR, with a `lost` attempt; change nothing if the
         version is stale."""
 
-    async def clean(self, before: int, limit: int) -> int:
-        """Delete up to `limit` rows of history (attempts, results, unique keys) that ended before
-        `before`. Return their number, at least `limit` while there may be more."""
 
-    # queues and keys ------------------------------------------------------------------------------
-
-    def oldest_ready(self) -> Steps[dict[str, int]]:
-        """Return, for each queue with SUBMITTED tasks, since when the first of them is ready
-        (microseconds since the epoch). Counts nothing, so that the cost does not grow with the
-        number of tasks."""
-
-    def unfinished(self, queues: Sequence[str]) -> Steps[tuple[int, int]]:
-        """Return how many tasks of these queues are left to run or to retry, and how many are in
-        ERROR. Tasks scheduled ahead that have never run do not count.
-
-        May read every unfinished task. Call it for tests, or after `has_unfinished` found none."""
-
-    def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
-        """Return whether a task of these queues is left to run or to retry. Reads no task but the
-        first, and those that wait until before the first retry, so that `--until-empty` can ask
-        several times a second. May miss a task that changes its state meanwhile."""
-
-    def weights(self, queue: str) -> Steps[dict[str, float]]:
-        """Return the weights set at run time, by fairness key."""
-
-    def limits(self, queue: str) -> Steps[dict[str, int]]:
-        """Return the limits set at run time: by fairness key, how many of its tasks may run at once
-        on each node."""
+class TaskStore(Insertion, LaneReads, Claims, Protocol):
+    """The three ports together. One class may implement them all."""

@@ -118,7 +118,7 @@ class Submitter:
             if advance is None:
                 steps = store.submission(tasks)
             else:
-                steps = store.as_sql().periodics.submission(advance, tasks)
+                steps = connector.sql_store.periodics.submission(advance, tasks)
             written = await writer.write(store.database, steps, connection)
             if written is None:
                 return []

@@ -37,7 +37,7 @@ def prepare(connector: Connector) -> None:
     """Make the tables, and empty them. Raise ConfigurationError, before anything is deleted, for a
     database that somebody has used and whose name does not say that it is for tests; NotSupported
     for a store without SQL."""
-    store, url = connector.connections.store.as_sql(), connector.settings.url
+    store, url = connector.connections.sql_store, connector.settings.url
     database = store.database
     is_safe = url in _own or is_named_for_tests(url)
     is_used = False if is_safe else _is_used(database)

@@ -9,8 +9,8 @@ from fairlead.config import SAME_AS_STORE
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.trigger_channel import TriggerChannel
 from fairlead.urls import shown_url
@@ -45,12 +45,12 @@ class CassandraBackend(Backend):
                     f" queues only, which need no {name}; leave it out"
                 )
 
-    def store(self, url: str) -> OrderedStore:
-        from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
+    def store(self, url: str) -> Cluster:
+        from fairlead.backends.cassandra.cluster import CassandraCluster
 
-        return CassandraOrderedStore(url)
+        return CassandraCluster(url)
 
-    def notifier(self, url: str | None, store: OrderedStore) -> Notifier | None:
+    def notifier(self, url: str | None, store: Cluster) -> Notifier | None:
         from fairlead.backends.memory.notifier import MemoryNotifier
 
         return MemoryNotifier() if url is None else None
@@ -67,12 +67,12 @@ class CassandraBackend(Backend):
         return CassandraBacklogStore(url, context.store)
 
     def schedule(self, url: str | None, context: BackendContext) -> ScheduleStore:
-        from fairlead.backends.cassandra.ordered_store import CassandraOrderedStore
+        from fairlead.backends.cassandra.cluster import CassandraCluster
         from fairlead.backends.cassandra.schedule import CassandraScheduleStore
         from fairlead.backends.sql.backend import tables
 
         store = context.store
-        if isinstance(store, CassandraOrderedStore):
+        if isinstance(store, CassandraCluster):
             if url not in (None, store.url):
                 raise ConfigurationError(
                     f"schedule={shown_url(url)!r} is not the store of the tasks,"

@@ -22,7 +22,7 @@ from fairlead.backends.sql.backlog import columns, triggers_of, unfinished_recor
 from fairlead.backends.sql.rows import canonical
 from fairlead.model import LaneKey, LaneRecord, Level, PartitionKey, Trigger, read_lanes
 from fairlead.ports.backlog_store import HIGHEST, Fenced, OwnedBacklog
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.statements import Row
 
 _ROW_OVERHEAD = 100
@@ -48,7 +48,7 @@ class CassandraBacklogStore:
     persist_seconds = 60.0
     delete_acks = 1000
 
-    def __init__(self, url: str, store: OrderedStore | None = None) -> None:
+    def __init__(self, url: str, store: Cluster | None = None) -> None:
         """Open no connection yet. `store`: task store that the keyspace must belong to; None checks
         nothing. Raise ConfigurationError for a wrong URL."""
         self.session = CassandraSession(CassandraUrl.parse(url), "backlog.cql", _SCHEMA)

@@ -7,14 +7,14 @@ import asyncio
 
 from fairlead.backends.cassandra.database import APP
 from fairlead.backends.cassandra.session import CassandraSession
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.owner_record import NameOwner, OwnedName, OwnerRecord
 
 
 class KeyspaceOwner:
     """The owner of the keyspace of a session; see `NameOwner`."""
 
-    def __init__(self, session: CassandraSession, store: OrderedStore | None) -> None:
+    def __init__(self, session: CassandraSession, store: Cluster | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._session = session
         url = session.url

@@ -124,7 +124,7 @@ from fairlead.model import (
     ScheduleRecord,
     TaskKey,
 )
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.schedule_store import (
     ANY_BYTES,
     HOUR,
@@ -176,9 +176,7 @@ class CassandraScheduleStore(ScheduleScans):
     Only owners that have taken over through this object can write through it.
     """
 
-    def __init__(
-        self, url: str, tasks: SqlTaskStore | None, store: OrderedStore | None = None
-    ) -> None:
+    def __init__(self, url: str, tasks: SqlTaskStore | None, store: Cluster | None = None) -> None:
         """Open no connection yet. `tasks` has the history; None keeps the history in Cassandra.
         `store`: task store that the keyspace must belong to; by default `tasks`. Raise
         ConfigurationError."""

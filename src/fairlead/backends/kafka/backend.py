@@ -22,7 +22,7 @@ class KafkaBackend(Backend):
     def channel(self, url: str | None, context: BackendContext) -> TriggerChannel:
         from fairlead.backends.kafka.channel import KafkaChannel
 
-        tasks = context.store.with_tasks()
+        tasks = context.store.with_tables()
         assert url is not None and tasks is not None
         return KafkaChannel(
             url,

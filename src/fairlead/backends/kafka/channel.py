@@ -41,7 +41,7 @@ from fairlead.core.sharding.offsets import Progress
 from fairlead.model import LaneKey, NewTask, PartitionKey, Submitted, Trigger
 from fairlead.ports.notification import Lane, Notification, with_triggers
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.trigger_channel import ChannelStatus, Owner, Room
 
 log = logging.getLogger("fairlead.kafka")
@@ -145,7 +145,7 @@ class KafkaChannel(DatabaseChannel):
     def __init__(
         self,
         url: str,
-        store: TaskStore,
+        store: SqlStore,
         notifier: Notifier,
         partitions: Mapping[str, int],
         counted: Callable[[str, int], None],

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, KafkaEndpoint
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.owner_record import NameOwner, OwnedName, OwnerRecord, decode, encode
 
 log = logging.getLogger("fairlead.kafka")
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.1
 class PrefixOwner:
     """The owner of the prefix of an endpoint, for any thread."""
 
-    def __init__(self, endpoint: KafkaEndpoint, store: OrderedStore | None) -> None:
+    def __init__(self, endpoint: KafkaEndpoint, store: Cluster | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._endpoint = endpoint
         name = OwnedName(

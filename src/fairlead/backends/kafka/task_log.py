@@ -25,7 +25,7 @@ from fairlead.clock import Clock
 from fairlead.errors import FairleadError, NotSupported, StoreUnavailable
 from fairlead.forks import drop_when_forked
 from fairlead.model import PartitionKey
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import (
     MOST_BYTES,
@@ -61,7 +61,7 @@ class KafkaTaskLog:
         partitions: Mapping[str, int],
         counted: Callable[[str, int], None],
         clock: Clock,
-        store: OrderedStore | None = None,
+        store: Cluster | None = None,
     ) -> None:
         """`url`: as for the trigger channel; `reset` has no meaning here. `partitions`: number of
         partitions of each queue. `counted`: called with the number of entries that were not

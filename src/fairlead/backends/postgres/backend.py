@@ -8,8 +8,8 @@ from typing import ClassVar
 from fairlead.backends.sql.backend import SqlBackend, tables
 from fairlead.ports.backend import BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
@@ -24,13 +24,13 @@ class PostgresBackend(SqlBackend):
     modules = ("asyncpg", "psycopg")
     install = "fairlead[postgres]"
 
-    def store(self, url: str) -> OrderedStore:
+    def store(self, url: str) -> Cluster:
         from fairlead.backends.postgres.database import PostgresDatabase
         from fairlead.backends.postgres.task_store import PostgresTaskStore
 
         return PostgresTaskStore(PostgresDatabase(url))
 
-    def notifier(self, url: str | None, store: OrderedStore) -> Notifier:
+    def notifier(self, url: str | None, store: Cluster) -> Notifier:
         from fairlead.backends.postgres.notifier import PostgresNotifier
         from fairlead.backends.postgres.task_store import PostgresTaskStore
 
@@ -38,7 +38,7 @@ class PostgresBackend(SqlBackend):
         assert isinstance(tasks, PostgresTaskStore)
         return PostgresNotifier(tasks.database, tasks.due_floor)
 
-    def presence(self, store: OrderedStore, notifier: Notifier) -> Presence | None:
+    def presence(self, store: Cluster, notifier: Notifier) -> Presence | None:
         from fairlead.backends.postgres.notifier import PostgresNotifier
         from fairlead.backends.postgres.presence import SessionPresence
 

@@ -44,7 +44,7 @@ from fairlead.model import (
 )
 from fairlead.model.columns import NEW
 from fairlead.model.history import START, Position, Reader
-from fairlead.ports.cluster_state import ClusterState, NodeRecord
+from fairlead.ports.cluster import ClusterState, NodeRecord
 from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
 from fairlead.ports.statements import Copy, Row, Steps
 from fairlead.ports.task_store import PLAIN_TERMS, Completed, Terms, Woken

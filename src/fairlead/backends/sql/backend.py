@@ -7,8 +7,8 @@ from fairlead.backends.sql.coordinator import DatabaseCoordinator
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import Backend, BackendContext
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.coordinator import Coordinator
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -37,7 +37,7 @@ class SqlBackend(Backend):
         return SqlScheduleStore(tables(context.store))
 
 
-def tables(store: OrderedStore) -> SqlTaskStore:
+def tables(store: Cluster) -> SqlTaskStore:
     """Return `store` if it is an SQL store.
 
     Raise ConfigurationError for any other store, because it cannot have tables beside its tasks.

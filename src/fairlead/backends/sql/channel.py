@@ -38,7 +38,7 @@ from fairlead.model import (
 from fairlead.model.peer import PeerMessage
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.task_store import LaneReads
 from fairlead.ports.trigger_channel import ChannelStatus, KeyNews, Owner, Room
 
 PAGE = 1000
@@ -101,7 +101,7 @@ class LaneReader:
         """Whether earlier rows are to be read again."""
         return self.sweep_seq is not None or (self.keyed is not None and self.keyed.is_sweeping)
 
-    def read_apart(self, store: TaskStore, clock: Clock) -> None:
+    def read_apart(self, store: LaneReads, clock: Clock) -> None:
         """Read one name of a lane in the order of arrival apart from the others."""
         self.keyed = ArrivalReader(self.key, self.read_seq, self.highest_seq, store, clock)
         self.keyed.read_later({Feed(""): self.read_seq})
@@ -126,7 +126,7 @@ class DatabaseChannel:
     _heal_every = 15.0
     """Seconds between two sweeps."""
 
-    def __init__(self, store: TaskStore | None, notifier: Notifier, clock: Clock) -> None:
+    def __init__(self, store: LaneReads | None, notifier: Notifier, clock: Clock) -> None:
         """`store`: None if the application has ordered queues only, which have no triggers."""
         self._store = store
         self._notifier = notifier
@@ -164,7 +164,7 @@ class DatabaseChannel:
         self._on_notification: Callable[[Notification], None] = lambda notification: None
 
     @property
-    def _tasks(self) -> TaskStore:
+    def _tasks(self) -> LaneReads:
         assert self._store is not None  # nobody reads triggers of ordered queues
         return self._store
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from fairlead.clock import Clock
 from fairlead.model import Feed, LaneKey, Trigger, tenant_of
-from fairlead.ports.task_store import TaskStore
+from fairlead.ports.task_store import LaneReads
 from fairlead.ports.trigger_channel import KeyNews, Room
 
 ANNOUNCED_PAGE = 200
@@ -59,7 +59,7 @@ class KeyedReader:
     """The reader of one lane above the position through which all rows have been read."""
 
     def __init__(
-        self, lane: LaneKey, read_through: int, highest: int, store: TaskStore, clock: Clock
+        self, lane: LaneKey, read_through: int, highest: int, store: LaneReads, clock: Clock
     ) -> None:
         """`highest`: highest position read so far."""
         self.lane = lane
@@ -458,7 +458,7 @@ class ArrivalReader(KeyedReader):
     """The reader of one lane in the order of arrival, whose one key is known."""
 
     def __init__(
-        self, lane: LaneKey, read_through: int, highest: int, store: TaskStore, clock: Clock
+        self, lane: LaneKey, read_through: int, highest: int, store: LaneReads, clock: Clock
     ) -> None:
         super().__init__(lane, read_through, highest, store, clock)
         self._walk, self._is_scanning = None, False

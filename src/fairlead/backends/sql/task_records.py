@@ -19,7 +19,7 @@ from fairlead.backends.sql.rows import (
 from fairlead.backends.sql.task_reads import TaskReads
 from fairlead.errors import NotAllowed
 from fairlead.model import AttemptRecord, Finish, Outcome, State, TaskRecord
-from fairlead.ports.cluster_state import QueueSettings
+from fairlead.ports.cluster import QueueSettings
 from fairlead.ports.notification import Notification
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import (

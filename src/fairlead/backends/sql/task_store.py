@@ -39,7 +39,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.cluster_state import (
+from fairlead.ports.cluster import (
     ClusterState,
     NodeFacts,
     NodeRecord,
@@ -104,7 +104,7 @@ class SqlTaskStore(SqlTaskRecords):
     def with_tasks(self) -> TaskStore:
         return self
 
-    def as_sql(self) -> SqlStore:
+    def with_tables(self) -> SqlStore:
         return self
 
     # implemented by a dialect ---------------------------------------------------------------------
@@ -432,8 +432,19 @@ class SqlTaskStore(SqlTaskRecords):
         found = []
         for task_id, policy in (yield from self._stuck_rows(now, limit)):
             to = State.SUBMITTED if policy & RESUME_STUCK else State.ERROR
-            rows = yield self.statement("task", task_id)
-            found += [Stuck(task_record(row), to) for row in rows]
+            for row in (yield self.statement("task", task_id)):
+                task = task_record(row)
+                found.append(
+                    Stuck(
+                        task.id,
+                        task.version,
+                        task.queue,
+                        task.name,
+                        task.node,
+                        task.claimed_at,
+                        to,
+                    )
+                )
         return found
 
     def _stuck_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:

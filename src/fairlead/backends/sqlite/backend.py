@@ -13,8 +13,8 @@ from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.errors import ConfigurationError
 from fairlead.ports.backend import BackendContext, Kind
 from fairlead.ports.backlog_store import BacklogStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notifier import Notifier
-from fairlead.ports.ordered_store import OrderedStore
 from fairlead.ports.presence import Presence
 from fairlead.urls import parameters_of, shown_url, split_url
 
@@ -26,7 +26,7 @@ class SqliteBackend(SqlBackend):
 
     offers: ClassVar[Mapping[Kind, str]] = {"store": KNOWN, "backlog": "sqlite:///backlog.db"}
 
-    def store(self, url: str) -> OrderedStore:
+    def store(self, url: str) -> Cluster:
         parts, where = split_url(url), f"URL {shown_url(url)}"
         path = unquote(parts.path).removeprefix("/")
         if not url.startswith("sqlite:///") or not path or "\0" in path:
@@ -41,14 +41,14 @@ class SqliteBackend(SqlBackend):
         options = parameters_of(where, parts, ("synchronous",))
         return SqliteTaskStore(SqliteDatabase(Path(path), options.get("synchronous", "FULL")))
 
-    def notifier(self, url: str | None, store: OrderedStore) -> Notifier:
+    def notifier(self, url: str | None, store: Cluster) -> Notifier:
         from fairlead.backends.sqlite.notifier import FifoNotifier
 
         database = tables(store).database
         assert isinstance(database, SqliteDatabase)
         return FifoNotifier(database.path)
 
-    def presence(self, store: OrderedStore, notifier: Notifier) -> Presence:
+    def presence(self, store: Cluster, notifier: Notifier) -> Presence:
         from fairlead.backends.sqlite.presence import FilePresence
 
         database = tables(store).database

@@ -22,8 +22,8 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from fairlead.backends.zookeeper.folder_owner import FolderOwner
 from fairlead.backends.zookeeper.leases import LeaseCache, held_znode, znode_name
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.notification import Notification
-from fairlead.ports.ordered_store import OrderedStore
 
 _READING_SECONDS = 10.0
 """Timeout of the session for reads and permit ledgers, which belongs to no owner."""
@@ -50,7 +50,7 @@ class ZooKeeperCoordinator:
     ZooKeeper. The server may replace `ttl` by its own least or greatest session timeout.
     """
 
-    def __init__(self, url: str, store: OrderedStore | None = None) -> None:
+    def __init__(self, url: str, store: Cluster | None = None) -> None:
         """Parse the URL; the first call connects. `store`: task store that the folder must belong
         to; None checks nothing. Raise ConfigurationError for a URL that names no server."""
         self._endpoint = ZooKeeperEndpoint.of(url)

@@ -11,7 +11,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from fairlead.backends.zookeeper.session import Session, ZooKeeperEndpoint
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster
 from fairlead.ports.owner_record import NameOwner, OwnedName, OwnerRecord, decode, encode
 
 log = logging.getLogger("fairlead.zookeeper")
@@ -22,7 +22,7 @@ _TRIES = 5
 class FolderOwner:
     """The owner of the folder of an endpoint, for any thread."""
 
-    def __init__(self, endpoint: ZooKeeperEndpoint, store: OrderedStore | None) -> None:
+    def __init__(self, endpoint: ZooKeeperEndpoint, store: Cluster | None) -> None:
         """`store`: the task store of this application; None checks nothing."""
         self._path = f"{endpoint.folder}/owner"
         name = OwnedName(

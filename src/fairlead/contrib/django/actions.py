@@ -38,18 +38,17 @@ class _InTransaction:
     def __init__(self, connector: Connector, alias: str) -> None:
         self._connector = connector
         found = connector.connections
-        store, database = copy.copy(found.store), copy.copy(found.store.database)
+        store, database = copy.copy(found.sql_store), copy.copy(found.sql_store.database)
 
         def run(steps: Any) -> Any:
-            return found.store.database.join(connections[alias], steps)
+            return found.sql_store.database.join(connections[alias], steps)
 
         vars(database).update(run=run, read_now=run)
         vars(store).update(database=database)
         self.connections: Connections = found._replace(
             cluster=store, channel=_Announcer(found.channel, alias)
         )
-        self.cluster = self.store = store
-        self.sql_store = store.as_sql()
+        self.cluster = self.store = self.sql_store = store
         self.channel = self.connections.channel
 
     def __getattr__(self, name: str) -> Any:

@@ -203,8 +203,8 @@ class FairleadBackend(BaseTaskBackend):
         """Return a result by its id; None if there is none."""
         if not is_id(result_id):
             return None
-        store = self.app.connections.store
-        found = store.database.join(connections[self.app.alias], read(store.as_sql(), result_id))
+        store = self.app.connections.sql_store
+        found = store.database.join(connections[self.app.alias], read(store, result_id))
         return None if found is None else result_of(found, self.alias, self._task_at)
 
     def _task_at(self, path: str) -> Any:

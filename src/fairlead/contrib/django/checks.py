@@ -66,7 +66,7 @@ def _check_database(alias: str, configuration: Configuration) -> Iterable[CheckM
 
 def _check_url(app: DjangoApp) -> Iterable[CheckMessage]:
     try:
-        app.connections.store.as_sql()
+        _ = app.connections.sql_store
     except FairleadError as error:
         yield Error(f"FAIRLEAD['URL']: {error}", id="fairlead.E001")
 

@@ -140,7 +140,7 @@ def _run(app: DjangoApp, task: Any) -> BaseException | None:
         set_run(before)
     now = app.clock.now()
     finish: Finish = succeeded(run, result, now) if error is None else failed(run, error, now)
-    store = app.connections.store
+    store = app.connections.sql_store
     store.database.join(connections[app.alias], store.completion(NODE, [finish]))
     return error
 

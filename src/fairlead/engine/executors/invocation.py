@@ -24,7 +24,7 @@ from fairlead.engine.outcome import NotBegun, done
 from fairlead.engine.run import Run, Superseded
 from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish
-from fairlead.ports.statements import Database
+from fairlead.ports.statements import Database, Steps
 from fairlead.ports.task_store import Completed
 
 
@@ -104,7 +104,7 @@ class Invocation:
                 complete = (
                     self._database.complete if handler.transaction is None else self._database.join
                 )
-                steps = self._context.store.completion(self._node, [finish])
+                steps = self._completion(finish)
                 completed = complete(connection, steps)
                 self._check(run, completed)
             finally:
@@ -119,7 +119,7 @@ class Invocation:
             try:
                 result = await handler.function(*args, **kwargs, connection=connection)
                 finish = self._finish_of(run, result)
-                steps = self._context.store.completion(self._node, [finish])
+                steps = self._completion(finish)
                 completed = await self._database.complete_async(connection, steps)
                 self._check(run, completed)
             finally:
@@ -148,6 +148,11 @@ class Invocation:
                 connection = await stack.enter_async_context(self._database.transaction_async())
             run.begin(self._clock.now())
             yield connection
+
+    def _completion(self, finish: Finish) -> Steps[Completed]:
+        tables = self._context.ports.tables
+        assert tables is not None  # other stores have no transactional handlers
+        return tables.completion(self._node, [finish])
 
     def _finish_of(self, run: Run, result: Any) -> Finish:
         if run.cancel_reason is not None:

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 
 from fairlead.clock import MICROS, Clock
-from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.cluster import NodeRecord
 
 HEARTBEAT_SECONDS = 2.5
 """Seconds between two heartbeats, and between two renewals of a node whose loop is blocked."""

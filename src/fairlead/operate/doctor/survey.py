@@ -14,7 +14,7 @@ from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts
 from fairlead.operate.queues import counted_queues, queue_statuses
-from fairlead.ports.cluster_state import NodeRecord
+from fairlead.ports.cluster import NodeRecord
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_records import QueueStatus
 from fairlead.ports.trigger_channel import ChannelStatus

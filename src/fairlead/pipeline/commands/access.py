@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, catalog_of, lake_of
-from fairlead.connect import ordered_store, task_store
+from fairlead.connect import cluster_at, task_store
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.commands.options import SparkOptions, TableOptions
 from fairlead.pipeline.errors import BrokenLake, java_cause
@@ -56,7 +56,7 @@ def exporter_of(url: str | None, lake: Warehouse) -> Exporter | RunExporter:
     without a history."""
     from fairlead.pipeline import export_runs
 
-    return export_runs.exporter_of(ordered_store(url_of(url)), lake, SYSTEM_CLOCK)
+    return export_runs.exporter_of(cluster_at(url_of(url)), lake, SYSTEM_CLOCK)
 
 
 @contextmanager

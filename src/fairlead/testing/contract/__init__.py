@@ -2,7 +2,9 @@
 
 A test module imports a suite and defines its fixture:
 
-    from fairlead.testing.contract.task_store import *
+    from fairlead.testing.contract.insertion import *
+    from fairlead.testing.contract.lane_reads import *
+    from fairlead.testing.contract.claims import *
 
     @pytest.fixture
     def store(): ...

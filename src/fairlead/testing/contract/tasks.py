@@ -14,11 +14,11 @@ from fairlead.model import (
     LaneKey,
     NewTask,
     Submitted,
-    TaskRecord,
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.cluster_state import NodeFacts
+from fairlead.ports.cluster import NodeFacts
+from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.task_store import ClaimTerms, TaskStore
 
 NOW = 1_700_000_000_000_000
@@ -99,6 +99,13 @@ _OF_TASK = {*Trigger.__struct_fields__} & {*NewTask.__struct_fields__} - {"id"}
 """Fields of a trigger that its task has too."""
 
 
+async def registered(store: TaskStore, node: str) -> None:
+    """Register the node, if the store is a cluster too."""
+    register: Any = getattr(store, "register_node", None)
+    if register is not None:
+        await register(node, [], [], NOW, FACTS)
+
+
 async def claimed(
     store: TaskStore,
     tasks: Sequence[Versioned],
@@ -107,9 +114,9 @@ async def claimed(
     stuck_at: int = NOW + 60 * SECOND,
     policy: int = 0,
 ) -> list[ClaimedTask]:
-    """Register the node, and claim the tasks one microsecond after NOW; return the won ones.
-    `stuck_at`: microseconds since the epoch."""
-    await store.register_node(node, [], [], NOW, FACTS)
+    """Claim the tasks one microsecond after NOW, on a node that is registered; return the won
+    ones. `stuck_at`: microseconds since the epoch."""
+    await registered(store, node)
     triggers = wanted(tasks, version)
     terms = dict.fromkeys((each.name for each in triggers), ClaimTerms(stuck_at, policy))
     return await store.claim(node, triggers, NOW + 1, terms)
@@ -139,9 +146,13 @@ def ready_ids(store: TaskStore, **lane: int) -> list[str]:
     return [trigger.id for trigger in ready(store, **lane)]
 
 
-async def errors(store: TaskStore) -> list[TaskRecord]:
-    """Return the tasks of the undelivered incidents of tasks in ERROR, which stay undelivered."""
-    await store.incidents.sweep(0, NOW, 100)
-    found = await store.incidents.claim(LATE, LATE + 1, 100)
-    await store.incidents.retry([(incident.id, NOW) for incident in found])
-    return [incident.task for incident in found if incident.task is not None]
+async def in_error(store: SqlStore, count: int) -> list[str]:
+    """Move `count` new tasks to ERROR; return their ids."""
+    tasks = make(count)
+    submit(store, tasks)
+    held = await claimed(store, tasks)
+    failure = {"error_type": "ValueError", "error_text": "no"}
+    finishes = [done(task, outcome="failed", next_state="ERROR", **failure) for task in held]
+    await store.complete("node-1", finishes)
+    await store.incidents.sweep(0, NOW, 2 * count)
+    return [task.id for task in tasks]

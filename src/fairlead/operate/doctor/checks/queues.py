@@ -44,7 +44,7 @@ async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
 async def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
     """Return the number of tasks that may run, by queue and name."""
     facts, cluster = survey.facts, survey.context.cluster
-    if cluster.with_tasks() is None:
+    if cluster.with_tables() is None:
         return {}
     if facts is None:
         return await cluster.database.read(survey.context.sql_store.names())

@@ -1,4 +1,4 @@
-"""The promises of `fairlead.ports.ordered_store.OrderedStore`. Fixture: `store`, an empty store."""
+"""The promises of `fairlead.ports.cluster.Cluster`. Fixture: `store`, an empty store."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import pytest
 
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import IncidentKind, IncidentReport
-from fairlead.ports.cluster_state import NodeFacts
-from fairlead.ports.ordered_store import OrderedStore
+from fairlead.ports.cluster import Cluster, NodeFacts
 from fairlead.testing.contract.tasks import AWKWARD, FACTS, NOW, SECOND
 
 pytestmark = pytest.mark.asyncio
 
 
 async def test_a_report_is_delivered_once_and_ends_an_hour_after_the_last(
-    store: OrderedStore,
+    store: Cluster,
 ) -> None:
     """Equal reports are one incident, which ends one hour after the last of them."""
     report = IncidentReport(
@@ -42,7 +41,7 @@ async def test_a_report_is_delivered_once_and_ends_an_hour_after_the_last(
     assert new.id > found.id
 
 
-async def test_queues_keep_the_greatest_number_of_partitions(store: OrderedStore) -> None:
+async def test_queues_keep_the_greatest_number_of_partitions(store: Cluster) -> None:
     """`register_queues` raises a number of partitions and never lowers it."""
     for partitions, kept in ((4, 4), (2, 4), (6, 6)):
         known = await store.register_queues({"mail": partitions, AWKWARD: 1})
@@ -51,7 +50,7 @@ async def test_queues_keep_the_greatest_number_of_partitions(store: OrderedStore
     assert set(store.database.run(store.queue_settings())) == {"mail", AWKWARD}
 
 
-async def test_the_mark_of_the_settings_differs_after_every_change(store: OrderedStore) -> None:
+async def test_the_mark_of_the_settings_differs_after_every_change(store: Cluster) -> None:
     """`settings_mark` is equal while nothing changes, and never again equal to an earlier one."""
 
     def mark() -> object:
@@ -66,7 +65,7 @@ async def test_the_mark_of_the_settings_differs_after_every_change(store: Ordere
     assert mark() == marks[-1]
 
 
-async def test_nodes_fall_silent_and_are_dropped(store: OrderedStore) -> None:
+async def test_nodes_fall_silent_and_are_dropped(store: Cluster) -> None:
     """`heartbeat` returns False for an unknown node; `drop_node` removes a registered one. A node
     has the facts that it has registered last."""
     now = SYSTEM_CLOCK.now()

@@ -14,7 +14,7 @@ from fairlead.backends.cassandra.database import APP, CassandraDatabase
 from fairlead.backends.cassandra.incidents import CassandraIncidents
 from fairlead.backends.cassandra.run_history import CassandraRunHistory, stored_id
 from fairlead.model.reading import json_reader
-from fairlead.ports.cluster_state import (
+from fairlead.ports.cluster import (
     ClusterState,
     NodeFacts,
     NodeRecord,
@@ -29,8 +29,8 @@ _read = json_reader(NodeRecord)
 log = logging.getLogger("fairlead.cassandra")
 
 
-class CassandraOrderedStore:
-    """A `fairlead.ports.ordered_store.OrderedStore` on Cassandra."""
+class CassandraCluster:
+    """A `fairlead.ports.cluster.Cluster` on Cassandra."""
 
     def __init__(self, url: str) -> None:
         """Open no connection yet. Raise ConfigurationError."""
@@ -42,6 +42,8 @@ class CassandraOrderedStore:
 
     def with_tasks(self) -> None:
         return None
+
+    with_tables = with_tasks
 
     def prepare(self) -> None:
         self.database.read_now(self.runs.store_id())

@@ -1,4 +1,4 @@
-"""Promises of `fairlead.ports.ordered_store.OrderedStore`, for each store on its real server."""
+"""Promises of `fairlead.ports.cluster.Cluster`, for each store on its real server."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from fairlead.connect import ordered_store
+from fairlead.connect import cluster_at
 from fairlead.model import IncidentKind, IncidentReport
-from fairlead.ports.ordered_store import OrderedStore
-from fairlead.testing.contract.ordered_store import *  # noqa: F403
+from fairlead.ports.cluster import Cluster
+from fairlead.testing.contract.cluster import *  # noqa: F403
 from fairlead.testing.contract.tasks import FACTS
 from tests.conftest import url_of
 
 
 @pytest.fixture(params=["sqlite", "postgres", "cassandra"])
-def store(request: pytest.FixtureRequest) -> Iterator[OrderedStore]:
+def store(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     if request.param == "cassandra":
         pytest.importorskip("cassandra", reason="needs the extra cassandra")
         url = str(request.getfixturevalue("migrated_cassandra_url"))
     else:
         url = url_of(request.param, request)
-    store = ordered_store(url)
+    store = cluster_at(url)
     store.migrate()
     store.prepare()
     yield store
@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[OrderedStore]:
 
 
 async def test_a_queue_is_paused_and_resized_by_a_compare_and_set_on_its_version(
-    store: OrderedStore,
+    store: Cluster,
 ) -> None:
     run = store.database.run
     assert not run(store.pause("no queue has this name", True))
@@ -44,7 +44,7 @@ async def test_a_queue_is_paused_and_resized_by_a_compare_and_set_on_its_version
     assert (found.partitions, found.paused) == (2, False)
 
 
-async def test_a_node_that_was_dropped_as_dead_registers_again(store: OrderedStore) -> None:
+async def test_a_node_that_was_dropped_as_dead_registers_again(store: Cluster) -> None:
     await store.register_node("n1", ["mail"], ["send"], 1_000, FACTS)
     await store.drop_node("n1")
     assert not await store.heartbeat("n1", 9_000)
@@ -54,13 +54,13 @@ async def test_a_node_that_was_dropped_as_dead_registers_again(store: OrderedSto
     assert (record.queues, record.names) == (["mail"], ["send"])
 
 
-def test_a_store_keeps_its_id(store: OrderedStore) -> None:
+def test_a_store_keeps_its_id(store: Cluster) -> None:
     before = store.database.read_now(store.store_id())
     store.migrate()
     assert before and store.database.read_now(store.store_id()) == before
 
 
-async def test_incidents_are_put_back_and_listed_for_people(store: OrderedStore) -> None:
+async def test_incidents_are_put_back_and_listed_for_people(store: Cluster) -> None:
     incidents, read = store.incidents, store.database.read_now
     kind = IncidentKind.TASK_UNREADABLE
     report = IncidentReport(kind=kind, subject="row 1", details="why", since=1, queue="mail")

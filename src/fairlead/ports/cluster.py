@@ -1,30 +1,77 @@
-"""The ordered store: the queues, nodes and incidents of an application. Ordered queues need no more
-beside their log and their schedule. Every task store is an ordered store too."""
+"""The cluster: the queues, nodes and incidents that all processes of an application share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from fairlead.ports.cluster_state import (
-    ClusterState,
-    NodeFacts,
-    NodeRecord,
-    QueueSettings,
-    SettingsMark,
-)
+import msgspec
+
+from fairlead.model.fields import Micros
 from fairlead.ports.incident_store import IncidentStore
 from fairlead.ports.notification import Notification
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.statements import Database, Steps
 
 if TYPE_CHECKING:
+    from fairlead.ports.sql_store import SqlStore
     from fairlead.ports.task_store import TaskStore
 
 
-class OrderedStore(Protocol):
-    """Store of queues, nodes and incidents. Steps run in whatever transaction the caller chooses.
-    Times are microseconds since the epoch."""
+class QueueSettings(NamedTuple):
+    """Settings of a queue, made by people and nodes."""
+
+    partitions: int
+    """Greatest number of partitions ever registered."""
+    paused: bool
+    version: int
+    """Raised by each change of the queue's settings, weights or limits."""
+
+
+class SettingsMark(NamedTuple):
+    """Mark of the settings, weights and limits of all queues."""
+
+    changes: object
+    """Value that differs after every change that `queue_settings` would show."""
+    server: str = ""
+    """Text that another server, or the server after a restart, does not return; empty if no server
+    can lose what it has acknowledged."""
+
+
+class NodeFacts(msgspec.Struct, frozen=True):
+    """Facts that a node records when it registers."""
+
+    slots: int
+    """Runs that the node allows at once."""
+    version: str
+    """Version of Fairlead."""
+    python: str
+    """Version of Python."""
+
+
+class NodeRecord(msgspec.Struct, frozen=True):
+    """Record of a node that the other nodes read; instants in microseconds since the epoch."""
+
+    node: str
+    started_at: Micros
+    heartbeat_at: Micros
+    queues: list[str]
+    names: list[str]
+    """Names of the tasks that the node has handlers for."""
+    facts: NodeFacts
+
+
+class ClusterState(NamedTuple):
+    """Nodes, and the mark of the settings of queues, as one heartbeat reads them."""
+
+    nodes: list[NodeRecord]
+    mark: SettingsMark
+
+
+class Cluster(Protocol):
+    """Store of queues, nodes and incidents. Ordered queues need no more beside their log and their
+    schedule. Steps run in whatever transaction the caller chooses. Times are microseconds since the
+    epoch."""
 
     @property
     def database(self) -> Database:
@@ -42,6 +89,10 @@ class OrderedStore(Protocol):
     def with_tasks(self) -> TaskStore | None:
         """Return this store with the tasks of all kinds of queues; None if it has ordered queues
         only."""
+
+    def with_tables(self) -> SqlStore | None:
+        """Return this store with what people read and change; None if its tasks are not in the
+        tables of a SQL database."""
 
     def prepare(self) -> None:
         """Check that the store can be used; a store in a file of its own makes its tables here.
