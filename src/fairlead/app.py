@@ -515,6 +515,8 @@ class App:
         settings.setdefault("name", f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         connections = self.connections
         store = connections.tasks
+        if connections.is_alone:  # the next worker finds the tasks of this one by its name
+            settings["name"] = "alone"
         handlers = [handler for handler in self.handlers.values() if handler.queue in names]
         # Refuse what the store does not support before any task runs.
         ordered = [self._declared.ordered[name] for name in names if name in self._declared.ordered]
@@ -527,6 +529,8 @@ class App:
         needs_sql = store is not None and any(
             each.transactional or each.kept.result or each.kept.log for each in handlers
         )
+        if self.on_incident is not None:
+            _ = connections.shared_cluster  # raises NotSupported
         if needs_sql or self.periodics:
             _ = connections.sql_store  # raises NotSupported
 

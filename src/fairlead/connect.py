@@ -25,8 +25,9 @@ ORDERED_ONLY = (
 
 TASKS_ONLY = (
     "%s keeps tasks and no more: it lacks the port fairlead.ports.sql_store.SqlStore, which"
-    " results, periodic tasks, transactions and commands of people need; for these, name a database"
-    " in the url of the App, or in FAIRLEAD_URL: sqlite:///tasks.db, postgresql://..."
+    " results, notes, periodic tasks, transactions, on_incident, several workers and commands of"
+    " people need; for these, name a database in the url of the App, or in FAIRLEAD_URL:"
+    " sqlite:///tasks.db, postgresql://..."
 )
 """Error of whatever needs more than tasks, where a store, which it names, has no more."""
 

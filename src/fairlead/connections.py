@@ -3,7 +3,7 @@ URLs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from fairlead.clock import Clock
@@ -18,6 +18,7 @@ from fairlead.ports.notifier import Notifier
 from fairlead.ports.presence import Presence
 from fairlead.ports.schedule_store import ScheduleStore
 from fairlead.ports.sql_store import SqlStore
+from fairlead.ports.statements import Database
 from fairlead.ports.task_log import TaskLog
 from fairlead.ports.task_store import TaskStore
 from fairlead.ports.trigger_channel import TriggerChannel
@@ -58,6 +59,23 @@ class Connections(NamedTuple):
         """The store in SQL tables. Raise NotSupported for any other store."""
         return sql_store(self.cluster)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the store has tasks only, and so one worker at a time."""
+        return self.tasks is not None and self.cluster.with_tables() is None
+
+    @property
+    def shared_cluster(self) -> Cluster:
+        """The store of queues, nodes and incidents. Raise NotSupported for a store with tasks
+        only."""
+        return sql_store(self.cluster) if self.is_alone else self.cluster
+
+    @property
+    def databases(self) -> Iterable[Database]:
+        """The database of the cluster, and that of the tasks if it is another one."""
+        tasks = self.tasks
+        return {self.cluster.database, *([] if tasks is None else [tasks.database])}
+
     def for_ordered(self) -> tuple[TaskLog, ScheduleStore]:
         """Return a new log for a node, and the schedule. Call this only if the application has an
         ordered queue."""
@@ -70,7 +88,8 @@ class Connections(NamedTuple):
         for part in (self.backlog, self.log, self.schedule):
             if part is not None:
                 await part.close()
-        await self.cluster.database.close_async()
+        for database in self.databases:
+            await database.close_async()
 
 
 def connect(

@@ -211,7 +211,8 @@ class Connector:
                 _wait_for(connections.schedule.close())
             connections.channel.close_sender()
             connections.coordinator.close()
-            connections.cluster.database.close()
+            for database in connections.databases:
+                database.close()
             self._connections = self._settings = None
 
     def _elsewhere(self) -> Mapping[str, str]:

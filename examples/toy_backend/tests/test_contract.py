@@ -1,4 +1,4 @@
-"""The contract suites of task stores, run on the toy."""
+"""The contract suites of the three ports of a task store, run on the toy."""
 
 from __future__ import annotations
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +16,10 @@ from fairlead.errors import NotSupported
 from fairlead.testing import drain
 
 
-async def test_tasks_run_retry_and_keep_the_order_of_their_keys() -> None:
-    app = App("toy://running")
+@pytest.mark.parametrize("order", ["fair", "fifo"])
+async def test_tasks_run_retry_and_keep_the_order_of_their_keys(order: str) -> None:
+    app = App(f"toy://running-{order}")
+    app.queue("default", order=order)
     ran: list[int] = []
     tries: dict[int, int] = {}
 
@@ -34,8 +41,21 @@ async def test_tasks_run_retry_and_keep_the_order_of_their_keys() -> None:
     assert all(tries[n] == 1 + (n % 10 == 0) for n in tries)
 
 
+async def test_a_flood_of_one_key_does_not_delay_another() -> None:
+    app = App("toy://flood")
+    ran: list[str] = []
+
+    @app.task
+    async def work(key: str) -> None:
+        ran.append(key)
+
+    for key, count in (("flood", 500), ("small", 20)):
+        work.options(fairness_key=key).submit_many([{"key": key}] * count)
+    await drain(app, concurrency=1)
+    assert ran[:60].count("small") == 20
+
+
 async def test_a_worker_runs_tasks_of_another_application_on_the_same_name() -> None:
-    """Applications on one name share everything."""
     submitting, working = App("toy://shared"), App("toy://shared")
     ran = []
 
@@ -51,17 +71,86 @@ async def test_a_worker_runs_tasks_of_another_application_on_the_same_name() -> 
     assert ran == [1]
 
 
+async def test_a_worker_runs_again_what_an_earlier_one_held_when_it_died() -> None:
+    app = App("toy://died")
+    ran = []
+
+    @app.task
+    async def note(n: int) -> None:
+        ran.append(n)
+
+    await note.submit_async(n=1)
+    (lane,) = app.store.database.run(app.store.lanes())
+    triggers = app.store.database.run(app.store.ready(lane, 0, 10))
+    died = app.node().settings.name
+    assert await app.store.claim(died, triggers, 0, {})
+    await drain(app)
+    assert ran == [1]
+
+
 def test_a_url_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="toy://any-name"):
         _ = App("toy://").store
 
 
-def test_tasks_that_need_more_are_refused_before_they_run() -> None:
-    app = App("toy://more")
-
+def results(app: App) -> None:
     @app.task(keep_result=True)
     def add() -> int:
         return 1
 
-    with pytest.raises(NotSupported, match=r"lacks the port .*SqlStore, which results"):
+    app.node()
+
+
+def transactions(app: App) -> None:
+    @app.task(transactional=True)
+    def pay(connection: Any) -> None: ...
+
+    app.node()
+
+
+def periodic_tasks(app: App) -> None:
+    @app.periodic("* * * * *")
+    def tick() -> None: ...
+
+    app.node()
+
+
+def people(app: App) -> None:
+    app.management.find()
+
+
+def a_pause(app: App) -> None:
+    app.management.pause("default")
+
+
+@pytest.mark.parametrize("use", [results, transactions, periodic_tasks, people, a_pause])
+def test_what_needs_more_than_tasks_is_refused_and_the_missing_port_named(
+    use: Callable[[App], None],
+) -> None:
+    with pytest.raises(NotSupported, match=r"toy://more .* lacks the port .*SqlStore.*sqlite://"):
+        use(App("toy://more"))
+
+
+def test_on_incident_needs_more_than_tasks() -> None:
+    with pytest.raises(NotSupported, match=r"SqlStore, .* on_incident"):
+        App("toy://more", on_incident=print).node()
+
+
+def test_an_ordered_queue_needs_a_sql_database() -> None:
+    app = App("toy://more")
+    app.queue("payouts", kind="ordered")
+    with pytest.raises(NotSupported, match="no ordered queues: they need a SQL database"):
         app.node()
+
+
+def test_a_store_with_tasks_only_has_no_other_channel() -> None:
+    with pytest.raises(ConfigurationError, match=r"channel='kafka://host:9092': .* leave it out"):
+        _ = App("toy://more", channel="kafka://host:9092").connections
+
+
+def test_several_workers_need_more_than_tasks(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from fairlead import App\napp = App('toy://more')\n")
+    command = [sys.executable, "-m", "fairlead", "worker", "shop:app", "--workers", "2"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode != 0
+    assert "SqlStore" in ended.stderr and "several workers" in ended.stderr

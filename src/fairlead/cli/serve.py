@@ -264,7 +264,7 @@ def _supervise(workers: int, options: WorkerOptions) -> int:
     """Run the workers under a supervisor; return the exit code."""
     app = load(options.application)
     _count_metrics(app, options)
-    _ = app.connections  # raises for bad URLs before any process starts
+    _ = app.connections.shared_cluster  # raises for bad URLs before any process starts
     app.close()
     fleet = Fleet(
         workers,

@@ -8,14 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fairlead.clock import MICROS
-from fairlead.model import (
-    INCIDENT_ENDS,
-    INCIDENT_LINGERS,
-    Incident,
-    IncidentKind,
-    IncidentReport,
-    TaskRecord,
-)
+from fairlead.model import INCIDENT_ENDS, INCIDENT_LINGERS, Incident, IncidentKind, IncidentReport
 from fairlead.model.fields import Micros
 
 
@@ -34,25 +27,11 @@ def key_of(incident: Incident | IncidentReport) -> str:
     return f"{incident.kind}:{incident.version}:{incident.subject}"
 
 
-def error_of(task: TaskRecord, now: int) -> IncidentReport:
-    """Return the report of a task in ERROR."""
-    details = ": ".join(part for part in (task.error_type, task.error_text) if part)
-    return IncidentReport(
-        kind=IncidentKind.ERROR,
-        subject=task.id,
-        details=details[:1000],
-        since=now,
-        queue=task.queue,
-        name=task.name,
-        version=task.version,
-    )
-
-
 class IncidentLedger:
     """Entries by key. Methods return the keys of the entries that they changed or dropped."""
 
-    def __init__(self, entries: Mapping[str, LedgerEntry] | None = None) -> None:
-        self.entries = dict(entries or {})
+    def __init__(self, entries: Mapping[str, LedgerEntry]) -> None:
+        self.entries = dict(entries)
 
     def unknown(self, reports: Iterable[IncidentReport]) -> list[IncidentReport]:
         """Return the reports of incidents that the ledger does not have, one of each."""
@@ -126,17 +105,13 @@ class IncidentLedger:
                 changed.add(key)
         return changed
 
-    def drop_over(self, now: int, in_error: Collection[tuple[str, int]]) -> Collection[str]:
-        """Drop incidents that are over. `in_error`: (id, version) of the tasks in ERROR."""
+    def drop_over(self, now: int) -> Collection[str]:
+        """Drop incidents that are over."""
         before = now - round(INCIDENT_LINGERS * MICROS)
         over = [
             key
             for key, entry in self.entries.items()
-            if (
-                (entry.incident.subject, entry.incident.version) not in in_error
-                if entry.incident.kind is IncidentKind.ERROR
-                else entry.incident.delivered_at is not None and entry.seen_at < before
-            )
+            if entry.incident.delivered_at is not None and entry.seen_at < before
         ]
         for key in over:
             del self.entries[key]

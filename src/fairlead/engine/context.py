@@ -101,6 +101,11 @@ class NodePorts:
         """The store in SQL tables; None if tasks are elsewhere."""
         return self.cluster.with_tables()
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the store has tasks only, and so no other node has any of them."""
+        return self.tasks is not None and self.tables is None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Served:

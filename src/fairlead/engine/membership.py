@@ -28,6 +28,9 @@ log = logging.getLogger("fairlead.membership")
 CLOCK_OFF_SECONDS = 1.0
 """Difference between the clock of a machine and that of the store from which on it is reported."""
 
+MOST_RESUMED = 1000
+"""Tasks that one statement resumes, at most."""
+
 _MARK = "#"
 
 _Nodes = tuple[list[tuple[str, list[str]]], frozenset[str]]
@@ -101,7 +104,16 @@ class Membership(SimplePart):
             await asyncio.to_thread(check_store)
         await self.beat()
         await self._drop_earlier_starts()
+        if self._context.ports.is_alone:
+            await self._resume_earlier_worker()
         self._has_begun = True
+
+    async def _resume_earlier_worker(self) -> None:
+        """Resume the tasks that a worker of the same name held when it died. Raise
+        StoreUnavailable."""
+        store, now = self._context.claims, self._context.clock.now()
+        while (await store.resume_lost([self._node], now, MOST_RESUMED)).moved:
+            pass
 
     def begin_later(self) -> None:
         """Begin in `run`, when the store responds."""

@@ -40,8 +40,9 @@ class OperateContext:
     @property
     def cluster(self) -> Cluster:
         """Return the store of queues, nodes and incidents, with its schema checked. Raise
-        SchemaMismatch, StoreUnavailable."""
-        return self.connector.cluster
+        SchemaMismatch, StoreUnavailable, and NotSupported for a store with tasks only."""
+        _ = self.connector.cluster
+        return self.connector.connections.shared_cluster
 
     @property
     def store(self) -> TaskStore:

@@ -46,7 +46,7 @@ class CassandraIncidents:
 
         def claim(ledger: IncidentLedger) -> Collection[str]:
             found.extend(ledger.claim(now, until, limit))
-            return {*map(key_of, found), *ledger.drop_over(now, ())}
+            return {*map(key_of, found), *ledger.drop_over(now)}
 
         await self._database.run_async(_changed(claim))
         return found
@@ -59,7 +59,7 @@ class CassandraIncidents:
 
     async def sweep(self, after: int, now: int, limit: int) -> int:
         """Drop all incidents that are over, at once."""
-        await self._database.run_async(_changed(lambda ledger: ledger.drop_over(now, ())))
+        await self._database.run_async(_changed(lambda ledger: ledger.drop_over(now)))
         return 0
 
     async def counts(self, since: int = 0) -> IncidentCounts:

@@ -1,23 +1,39 @@
-"""The database of a store that joins no transaction of others."""
+"""The database of a store that joins no transaction of others, and may have no statements."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from fairlead.errors import NotSupported
 from fairlead.ports.statements import Row, Step, Steps
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def as_steps(method: Callable[P, R]) -> Callable[P, Steps[R]]:
+    """Make a method that needs no statements return steps, for a database to run."""
+
+    @wraps(method)
+    def steps(*args: P.args, **kwargs: P.kwargs) -> Steps[R]:
+        return method(*args, **kwargs)
+        yield  # makes this function a generator
+
+    return steps
 
 
 class PlainDatabase:
     """A `fairlead.ports.statements.Database` without transactions of handlers and callers. A
     subclass may execute statements and open connections."""
 
-    def __init__(self, location: str) -> None:
-        """`location`: name for messages, without secrets."""
+    def __init__(self, location: str, lock: AbstractContextManager[Any] | None = None) -> None:
+        """`location`: name for messages, without secrets. `lock`: held while steps run."""
         self.location = location
+        self._lock = lock or nullcontext()
 
     def execute(self, step: Step) -> Sequence[Row]:
         """Execute one step; return its rows. Raises NotSupported if the store has no statements."""
@@ -25,12 +41,13 @@ class PlainDatabase:
 
     def run(self, steps: Steps[Any]) -> Any:
         rows: Sequence[Row] | None = None
-        while True:
-            try:
-                step = next(steps) if rows is None else steps.send(rows)
-            except StopIteration as end:
-                return end.value
-            rows = self.execute(step)
+        with self._lock:
+            while True:
+                try:
+                    step = next(steps) if rows is None else steps.send(rows)
+                except StopIteration as end:
+                    return end.value
+                rows = self.execute(step)
 
     def read_now(self, steps: Steps[Any]) -> Any:
         return self.run(steps)

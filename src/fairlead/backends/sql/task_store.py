@@ -104,7 +104,7 @@ class SqlTaskStore(SqlTaskRecords):
     def with_tasks(self) -> TaskStore:
         return self
 
-    def with_tables(self) -> SqlStore:
+    def with_tables(self) -> SqlStore | None:
         return self
 
     # implemented by a dialect ---------------------------------------------------------------------
