@@ -14,11 +14,13 @@ import pytest
 
 from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
+from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge, StoreUnavailable, WriteRefused
-from fairlead.model import Finish, IncidentReport
+from fairlead.model import ClaimedTask, Finish, IncidentReport
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import Completed
 from tests import tiers
+from tests.builders import trigger
 from tests.simulation.virtual_clock import VirtualClock
 from tests.tiers import seeds
 
@@ -66,9 +68,10 @@ def completion_with(
 
 
 def add(completion: Completion, id: str, **fields: Any) -> None:
-    trigger = SimpleNamespace(id=id, queue="mail", name="send")
-    run: Any = SimpleNamespace(trigger=trigger, claimed=None, is_refused=False)
-    completion.add(run, Finish(id, 2, "done", "DONE", 0, 1, **fields))
+    claimed = ClaimedTask(id, 2, 1, 1, b"{}", "json", 0, False, None)
+    run = Run(trigger(id, "send", queue="mail"), claimed, None)
+    run.end(Finish(id, 2, "done", "DONE", 0, 1, **fields))
+    completion.add(run)
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ from fairlead.engine.context import NodeContext
 from fairlead.engine.intake import Intake
 from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable, WriteRefused
-from fairlead.model import ClaimedTask, Finish, Trigger, TriggerPath
+from fairlead.model import ClaimedTask, Trigger, TriggerPath
 from fairlead.ordered.queues import OrderedQueues
 from fairlead.pauses import outage_pause
 from fairlead.ports.task_records import TaskVersion
@@ -52,7 +52,7 @@ class Claimer(Protocol):
         a task at a version that was not named.
         """
 
-    def end(self, run: Run, finish: Finish) -> None:
+    def complete(self, run: Run) -> None:
         """Queue the end of a run for its completion."""
 
     def settle(self, runs: Sequence[Run]) -> None:
@@ -222,8 +222,8 @@ class TaskClaimer:
         self._intake.returned(deferred.triggers)
         self._context.events.on_ready()
 
-    def end(self, run: Run, finish: Finish) -> None:
-        self._completion.add(run, finish)
+    def complete(self, run: Run) -> None:
+        self._completion.add(run)
 
     def settle(self, runs: Sequence[Run]) -> None:
         in_flight = self._context.in_flight
@@ -308,9 +308,9 @@ class OrderedClaimer:
             context.observer.claimed([(one.trigger, one.claimed) for one in runs])
         return runs
 
-    def end(self, run: Run, finish: Finish) -> None:
-        self._context.observer.finished([(run.trigger, run.claimed, finish)])
-        self._queues.ended(run.trigger, finish)
+    def complete(self, run: Run) -> None:
+        self._context.observer.finished([(run.trigger, run.claimed, run.finish)])
+        self._queues.ended(run.trigger, run.finish)
 
     def settle(self, runs: Sequence[Run]) -> None:
         in_flight = self._context.in_flight

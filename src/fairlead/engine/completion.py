@@ -6,13 +6,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from fairlead.batch_writer import BatchWriter, Refusal, Write
 from fairlead.engine.context import NodeContext
 from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge, FairleadError, StoreUnavailable
-from fairlead.model import Finish
 from fairlead.pauses import outage_pause
 from fairlead.ports.task_store import Completed
 from fairlead.refused_writes import RefusedWrites, error_line
@@ -32,16 +30,6 @@ _MOST_SHOWN = 20
 """Unwritten tasks that a stopping node names."""
 
 
-@dataclass(slots=True, eq=False)
-class End:
-    """The end of a run on its way to the store."""
-
-    run: Run
-    finish: Finish
-    is_tried: bool = False
-    """Whether an earlier write of the end may have succeeded."""
-
-
 class Completion:
     """Write each finish until the store accepts it, or has given its task to another node.
 
@@ -53,7 +41,7 @@ class Completion:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._refused = RefusedWrites("completion", log, context.clock, context.events.on_incidents)
-        self._writer = BatchWriter[End, Completed](
+        self._writer = BatchWriter[Run, Completed](
             MOST_AT_ONCE, context.clock, self._on_written, self._on_refused
         )
         self._log_at: dict[str, float] = {}
@@ -66,9 +54,9 @@ class Completion:
         """Number of finishes that the store does not have yet."""
         return len(self._writer)
 
-    def add(self, run: Run, finish: Finish) -> None:
+    def add(self, run: Run) -> None:
         """Add the finish of a run that ended."""
-        self._writer.add(End(run, finish))
+        self._writer.add(run)
 
     async def run(self) -> None:
         """Write finishes until cancelled."""
@@ -94,7 +82,7 @@ class Completion:
             "node stops with unwritten completions; their tasks run again",
             extra={
                 "tasks": self.unwritten,
-                "refused": [each.entry.finish.id for each in refused[:_MOST_SHOWN]],
+                "refused": [each.entry.claimed.id for each in refused[:_MOST_SHOWN]],
                 "error": error_line(refused[0].error) if refused else None,
             },
         )
@@ -102,7 +90,7 @@ class Completion:
     # the store ------------------------------------------------------------------------------------
 
     async def _through_outages(
-        self, write: Callable[[Write[End, Completed]], Awaitable[None]]
+        self, write: Callable[[Write[Run, Completed]], Awaitable[None]]
     ) -> None:
         """Write until cancelled, also after outages of the store."""
         while True:
@@ -113,17 +101,17 @@ class Completion:
                     self._is_away = True
                 await self._context.clock.sleep(outage_pause())
 
-    async def _write(self, ends: Sequence[End]) -> Completed:
-        context = self._context
+    async def _write(self, runs: Sequence[Run]) -> Completed:
+        context, finishes = self._context, [run.finish for run in runs]
         try:
-            completed = await context.claims.complete(context.name, [end.finish for end in ends])
+            completed = await context.claims.complete(context.name, finishes)
         except Exception as error:
             if isinstance(error, BatchTooLarge):
                 event = "the store refuses a batch of completions; writing smaller ones"
-                self._warn(event, len(ends), error)
+                self._warn(event, len(runs), error)
             elif isinstance(error, FairleadError):
-                for end in ends:
-                    end.is_tried = True
+                for run in runs:
+                    run.is_tried = True
             raise
         if self._is_away:
             self._is_away = False
@@ -141,31 +129,31 @@ class Completion:
 
     # results of a write ---------------------------------------------------------------------------
 
-    def _on_refused(self, refusal: Refusal[End]) -> None:
-        run, count = refusal.entry.run, len(self._writer.refused)
+    def _on_refused(self, refusal: Refusal[Run]) -> None:
+        run, count = refusal.entry, len(self._writer.refused)
         trigger = run.trigger
         self._refused.on_refused(refusal.error, count, trigger.id, trigger.queue, trigger.name)
         self._context.events.on_end_refused(run)
 
-    def _on_written(self, ends: Sequence[End], completed: Completed) -> None:
+    def _on_written(self, runs: Sequence[Run], completed: Completed) -> None:
         context = self._context
         if completed.notification is not None:
             context.channel.announce(completed.notification)
-        context.events.on_settled([end.run for end in ends])
+        context.events.on_settled(runs)
         if completed.refused:
             lost = set(completed.refused)
             # After a lost response, our own write may have raised the version.
-            taken = [end for end in ends if end.finish.id in lost and not end.is_tried]
+            taken = [run for run in runs if run.claimed.id in lost and not run.is_tried]
             if taken:
                 context.observer.counted("refused_completions", len(taken))
-            for end in taken:
+            for run in taken:
                 log.warning(
                     "a finished run was not counted: the task had been given to another node",
                     extra={
-                        "task_id": end.finish.id,
-                        "version": end.finish.version,
-                        "queue": end.run.trigger.queue,
+                        "task_id": run.claimed.id,
+                        "version": run.claimed.version,
+                        "queue": run.queue,
                     },
                 )
-            ends = [end for end in ends if end.finish.id not in lost]
-        context.observer.finished([(end.run.trigger, end.run.claimed, end.finish) for end in ends])
+            runs = [run for run in runs if run.claimed.id not in lost]
+        context.observer.finished([(run.trigger, run.claimed, run.finish) for run in runs])

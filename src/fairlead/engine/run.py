@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -15,7 +15,7 @@ from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import Handler
 from fairlead.declare.notes import Notes, Reporter, RunLog
 from fairlead.errors import FairleadError, UnknownTask
-from fairlead.model import ClaimedTask, RunNotes, Trigger
+from fairlead.model import ClaimedTask, Finish, RunNotes, State, Trigger
 
 _context_decoder = msgspec.json.Decoder(dict[str, str])
 
@@ -71,12 +71,21 @@ class Run:
     cancel_reason: CancelReason | None = None
     interrupt: Callable[[], object] | None = None
     """Interrupts the handler; None while nothing can interrupt it, as in a thread."""
+    finish: Finish = field(init=False)
+    """End of the run; set once it is known, if the task is still this node's."""
+    is_tried: bool = False
+    """Whether an earlier write of the end may have succeeded."""
     _current: CurrentTask | None = None
 
     @property
     def queue(self) -> str:
         """Name of the queue of the task."""
         return self.trigger.queue
+
+    def end(self, finish: Finish) -> None:
+        """Record the end of the run."""
+        self.finish = finish
+        self.is_done = finish.next_state == State.DONE
 
     def start(self, now: int) -> None:
         """Record the start of the run. Raise Superseded if it was stopped before, or if other

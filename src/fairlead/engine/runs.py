@@ -13,7 +13,7 @@ from fairlead.declare.handler import ExecutorKind
 from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
 from fairlead.engine.context import NodeContext
-from fairlead.engine.executors.invocation import Committed, Invocation
+from fairlead.engine.executors.invocation import Invocation
 from fairlead.engine.executors.loop import Executor, LoopExecutor
 from fairlead.engine.executors.process import ProcessExecutor
 from fairlead.engine.executors.thread import ThreadExecutor
@@ -161,7 +161,7 @@ class Runs:
         then."""
         if (finish := stopped(run, self._context.clock.now())) is not None:
             run.is_abandoned = True
-            self._end(run, finish)
+            self._complete(run, finish)
 
     def stop_ordered(self, task_id: str, keeps_end: bool) -> None:
         """Stop the run of a task of an ordered queue, without waiting for its thread. `keeps_end`:
@@ -201,10 +201,9 @@ class Runs:
                 "a stopped run has returned; its result is dropped",
                 extra={"task_id": trigger.id},
             )
-        elif type(result) is Committed:
-            run.is_done = result.finish.next_state == State.DONE
-            log_end(run, result.finish, self._context.settings.log_runs)
-            self._context.observer.finished([(trigger, run.claimed, result.finish)])
+        elif type(result) is Finish:  # its transaction has completed the task
+            self._end(run, result)
+            self._context.observer.finished([(trigger, run.claimed, result)])
             self.settled([run])
         else:
             if run.cancel_reason is not None:
@@ -216,8 +215,7 @@ class Runs:
             else:
                 finish = succeeded(run, result, now)
             if finish is not None:
-                run.is_done = finish.next_state == State.DONE
-                self._end(run, finish)
+                self._complete(run, finish)
             else:
                 self.settled([run])
         if run.started_at is None and run.cancel_reason is None:
@@ -228,12 +226,16 @@ class Runs:
         """Fail the attempt of a task whose concurrency policy raised."""
         run.started_at = self._context.clock.now()
         self._lanes.ended(run.trigger, None, run.started_at)
-        self._end(run, failed(run, error, run.started_at))
+        self._complete(run, failed(run, error, run.started_at))
+
+    def _complete(self, run: Run, finish: Finish) -> None:
+        """Record and log the end of a run, and queue it for its completion."""
+        self._end(run, finish)
+        self._claimers.of(run.queue).complete(run)
 
     def _end(self, run: Run, finish: Finish) -> None:
-        """Log the end of a run, and queue it for its completion."""
+        run.end(finish)
         log_end(run, finish, self._context.settings.log_runs)
-        self._claimers.of(run.trigger.queue).end(run, finish)
 
     def settled(self, runs: Sequence[Run]) -> None:
         """Drop runs whose ends the store has recorded or refused."""

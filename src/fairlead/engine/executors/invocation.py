@@ -12,7 +12,6 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass
 from typing import Any
 
 from fairlead.declare.current import CurrentTask
@@ -26,13 +25,6 @@ from fairlead.errors import StoreUnavailable
 from fairlead.model import Finish
 from fairlead.ports.statements import Database, Steps
 from fairlead.ports.task_store import Completed
-
-
-@dataclass(frozen=True)
-class Committed:
-    """Result of a transactional handler whose completion is already in the store."""
-
-    finish: Finish
 
 
 class Invocation:
@@ -50,11 +42,13 @@ class Invocation:
         self._clock = context.clock
         # Choose once, so that interceptors cost nothing where there are none.
         self.on_loop: Invoke = self._intercepted_on_loop if self._running_hooks else self._on_loop
-        """Run an asynchronous handler; return its result, or Committed."""
+        """Run an asynchronous handler; return its result, or the end that its transaction has
+        written."""
         self.in_thread: Call = (
             self._intercepted_in_thread if self._running_hooks else self._in_thread
         )
-        """Run a synchronous handler in this thread; return its result, or Committed."""
+        """Run a synchronous handler in this thread; return its result, or the end that its
+        transaction has written."""
 
     def intercepted(self, run: Run) -> AbstractContextManager[object]:
         """Return a context manager that enters the interceptors of a run."""
@@ -93,7 +87,7 @@ class Invocation:
             call = functools.partial(run, task, call)
         return await call()
 
-    def _in_transaction(self, run: Run, /, *args: Any, **kwargs: Any) -> Committed:
+    def _in_transaction(self, run: Run, /, *args: Any, **kwargs: Any) -> Finish:
         handler, current = run.handler, run.current
         assert handler is not None
         with self._transaction(run) as connection:
@@ -111,7 +105,7 @@ class Invocation:
                 current.connection = None
         return self._committed(run, finish, completed)
 
-    async def _in_transaction_async(self, run: Run, /, *args: Any, **kwargs: Any) -> Committed:
+    async def _in_transaction_async(self, run: Run, /, *args: Any, **kwargs: Any) -> Finish:
         handler, current = run.handler, run.current
         assert handler is not None
         async with self._transaction_async(run) as connection:
@@ -168,11 +162,11 @@ class Invocation:
                 " rolled back"
             )
 
-    def _committed(self, run: Run, finish: Finish, completed: Completed) -> Committed:
+    def _committed(self, run: Run, finish: Finish, completed: Completed) -> Finish:
         for notification in [*run.current.notifications, completed.notification]:
             if notification is not None:
                 self._announce(notification)
-        return Committed(finish)
+        return finish
 
 
 @contextmanager
