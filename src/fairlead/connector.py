@@ -173,9 +173,10 @@ class Connector:
         """The trigger channel."""
         return self.connections.channel
 
-    def announce(self, notification: Notification) -> None:
-        """Send the notification of committed tasks."""
-        self.channel.announce(notification)
+    def announce(self, notification: Notification | None) -> None:
+        """Send the notification of committed tasks, unless their transaction has."""
+        if notification is not None:
+            self.channel.announce(notification)
         if self.on_announced is not None:
             self.on_announced()
 

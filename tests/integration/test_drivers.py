@@ -307,13 +307,12 @@ async def test_the_notification_goes_out_with_the_commit_and_never_after_a_rollb
         )
         connection.rollback()
         tasks = make(count, queue='a "queue" \u00fc') + make(count, queue="later", run_at=NOW + 7)
-        notification = postgres_store.database.join(connection, postgres_store.submission(tasks))[1]
+        postgres_store.database.join(connection, postgres_store.submission(tasks))
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT pg_notify('fairlead_' || 'fairlead_tasks'::regclass::oid, 'now')")
         assert await asyncio.wait_for(messages.get(), 5) == "now"  # and nothing before it
         connection.commit()
     received = decode(await asyncio.wait_for(messages.get(), 5))
-    assert received == notification
     assert [lane.queue for lane in received.ready] == [
         'a "queue" \u00fc'
     ] and received.due == NOW + 7
@@ -324,8 +323,7 @@ async def test_a_notification_too_long_for_notify_means_look_everywhere(
     postgres_store: Store, messages: Messages
 ) -> None:
     tasks = [make(1, queue=f"{n}-" + "q" * 300)[0] for n in range(40)]
-    notification = postgres_store.database.run(postgres_store.submission(tasks))[1]
-    assert len(notification.ready) == 40
+    postgres_store.database.run(postgres_store.submission(tasks))
     assert decode(await asyncio.wait_for(messages.get(), 5)).is_empty
 
 

@@ -83,12 +83,12 @@ def joined(notifications: Sequence[Notification]) -> Notification:
 
 
 def with_triggers(
-    notification: Notification,
+    notification: Notification | None,
     tasks: Sequence[NewTask],
     submitted: Sequence[Submitted],
-) -> Notification:
+) -> Notification | None:
     """Return the notification of a submit with the triggers of those tasks that may run now and
-    whose `seq` is known."""
+    whose `seq` is known. Without a notification, the triggers are all there is to send."""
     triggers = [
         Trigger(
             task.id,
@@ -106,7 +106,9 @@ def with_triggers(
         for task, (_, is_new, seq) in zip(tasks, submitted, strict=True)
         if is_new and seq is not None
     ]
-    return msgspec.structs.replace(notification, triggers=triggers) if triggers else notification
+    if not triggers:
+        return notification
+    return msgspec.structs.replace(notification or Notification(), triggers=triggers)
 
 
 def pieces(notification: Notification, most_bytes: int) -> list[bytes]:

@@ -85,7 +85,7 @@ class PeriodicStore(Protocol):
 
     def submission(
         self, advance: Advance, tasks: Sequence[NewTask]
-    ) -> Steps[tuple[list[Submitted], Notification] | None]:
+    ) -> Steps[tuple[list[Submitted], Notification | None] | None]:
         """Submit the tasks of due slots and advance the record, both or neither. Return None and
         submit nothing if the record is paused or has another version."""
 

@@ -53,6 +53,11 @@ IGNORE_STUCK = 4
 """Bit of `ClaimTerms.policy`: report a stuck task, and change nothing."""
 
 
+SubmitSteps = Steps[tuple[list[Submitted], Notification | None]]
+"""Steps that insert tasks; they return the results in the order of the tasks, and the notification
+to announce after the commit, None if the transaction carries it."""
+
+
 class Stuck(NamedTuple):
     """A task past its `stuck_at`, and the state that its policy asks for."""
 
@@ -87,11 +92,10 @@ class Insertion(Protocol):
     def database(self) -> Database:
         """Database that runs the steps, in whatever transaction the caller chooses."""
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
+    def submission(self, tasks: Sequence[NewTask]) -> SubmitSteps:
         """Insert the tasks. A unique key is taken in its queue while its task is unfinished, and
-        until `unique_until`: for a taken key, insert nothing and return the id of its task. The
-        notification must reach the nodes after the commit (on PostgreSQL the transaction itself
-        carries it). Raises NotSupported for a task option that the store lacks."""
+        until `unique_until`: for a taken key, insert nothing and return the id of its task.
+        Raises NotSupported for a task option that the store lacks."""
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]

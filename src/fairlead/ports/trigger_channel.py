@@ -86,10 +86,13 @@ class TriggerChannel(Protocol):
     """Whether the channel divides partitions among nodes; if not, leases of the coordinator do."""
 
     def carrying(
-        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Notification:
+        self,
+        notification: Notification | None,
+        tasks: Sequence[NewTask],
+        submitted: Sequence[Submitted],
+    ) -> Notification | None:
         """Return the notification of a submit in the form this channel sends: with the triggers of
-        the tasks, or unchanged."""
+        the tasks, or unchanged. None: there is nothing to send."""
 
     def announce(self, notification: Notification) -> None:
         """Notify the nodes, after the commit, from any thread. Never blocks for long and never

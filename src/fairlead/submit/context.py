@@ -36,9 +36,9 @@ class SubmitContext:
     waiting: Waiting = field(default_factory=dict)
     """Notifications of the open transactions of `App.transaction`."""
 
-    def announce(self, notification: Notification, connection: Any) -> None:
+    def announce(self, notification: Notification | None, connection: Any) -> None:
         """Notify the nodes now, or after the commit of this connection's transaction if one is
-        open."""
+        open. None: that transaction notifies them itself."""
         if connection is None:
             self.connector.announce(notification)
             return

@@ -111,10 +111,10 @@ class Submitter:
         if connection is None and len(drafts) > BULK:
             pieces = store.bulk(self._encoded_pieces(stored, tasks))
             submitted, notifications = await writer.write(store.database, pieces)
-            notification = joined(notifications)
+            notification: Notification | None = joined(notifications)
         else:
             tasks = self._encode(stored)
-            steps: Steps[tuple[list[Submitted], Notification] | None]
+            steps: Steps[tuple[list[Submitted], Notification | None] | None]
             if advance is None:
                 steps = store.submission(tasks)
             else:

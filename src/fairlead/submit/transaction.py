@@ -11,7 +11,7 @@ from typing import Any
 from fairlead.errors import ConfigurationError
 from fairlead.ports.notification import Notification
 
-Waiting = dict[int, list[Notification]]
+Waiting = dict[int, list[Notification | None]]
 """Notifications that wait for the commit of an open transaction, by the `id()` of its
 connection."""
 
@@ -21,7 +21,7 @@ class Transaction:
     psycopg (`async with`)."""
 
     def __init__(
-        self, connection: Any, waiting: Waiting, announce: Callable[[Notification], None]
+        self, connection: Any, waiting: Waiting, announce: Callable[[Notification | None], None]
     ) -> None:
         """Raises ConfigurationError for a class."""
         if isinstance(connection, type):
@@ -30,7 +30,7 @@ class Transaction:
         self._waiting = waiting
         self._announce = announce
         self._inner: Any = None
-        self._notifications: list[Notification] = []
+        self._notifications: list[Notification | None] = []
 
     def __enter__(self) -> Any:
         connection = self._connection

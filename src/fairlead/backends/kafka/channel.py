@@ -184,17 +184,19 @@ class KafkaChannel(DatabaseChannel):
     # the submitter's side -------------------------------------------------------------------------
 
     def carrying(
-        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Notification:
+        self,
+        notification: Notification | None,
+        tasks: Sequence[NewTask],
+        submitted: Sequence[Submitted],
+    ) -> Notification | None:
         return with_triggers(notification, tasks, submitted)
 
     def announce(self, notification: Notification) -> None:
-        self._notifier.notify(
-            msgspec.structs.replace(notification, triggers=[])
-            if notification.triggers
-            else notification
-        )
-        if not notification.ready:
+        if not notification.triggers:
+            self._notifier.notify(notification)
+        elif not notification.is_empty:  # otherwise the transaction has carried the rest
+            self._notifier.notify(msgspec.structs.replace(notification, triggers=[]))
+        if not (notification.ready or notification.triggers):
             return
         messages = _messages(notification)
         if self._sender.has_room:

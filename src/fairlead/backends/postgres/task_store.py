@@ -45,9 +45,9 @@ from fairlead.model import (
 from fairlead.model.columns import NEW
 from fairlead.model.history import START, Position, Reader
 from fairlead.ports.cluster import ClusterState, NodeRecord
-from fairlead.ports.notification import Lane, Notification, encode, joined, pieces
-from fairlead.ports.statements import Copy, Row, Steps
-from fairlead.ports.task_store import PLAIN_TERMS, Completed, Terms, Woken
+from fairlead.ports.notification import Lane, Notification, encode, pieces
+from fairlead.ports.statements import Copy, Row, Statement, Steps
+from fairlead.ports.task_store import PLAIN_TERMS, Completed, SubmitSteps, Terms, Woken
 
 _MARK_SECONDS = 0.05
 """Seconds after which a claim with ordering keys, or a search for due tasks, reads a new mark, so
@@ -112,35 +112,32 @@ class PostgresTaskStore(SqlTaskStore):
 
     # the user's side ------------------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
-        if len(tasks) == 1 and _is_plain(task := tasks[0]) and task.unique_key is None:
-
-            def placed(rows: Sequence[Row]) -> tuple[list[Submitted], Notification]:
-                notification, positions = _placed(task, rows)
-                return [Submitted(task.id, True, positions[task.id])], notification
-
-            return Single(self.statement("insert_due_task", *_values(task)), placed)
+    def submission(self, tasks: Sequence[NewTask]) -> SubmitSteps:
         if 0 < len(tasks) < COPY_MIN_ROWS and all(task.unique_key is None for task in tasks):
-            params, due = _columns(tasks)
 
-            def result(rows: Sequence[Row]) -> tuple[list[Submitted], Notification]:
-                notification, positions = _inserted(rows, due)
-                return [
-                    Submitted(task.id, True, positions.get(task.id)) for task in tasks
-                ], notification
+            def result(rows: Sequence[Row]) -> tuple[list[Submitted], None]:
+                positions = _positions(tasks, rows)
+                return [Submitted(task.id, True, positions.get(task.id)) for task in tasks], None
 
-            return Single(self.statement("insert_tasks", *params), result)
+            return Single(self._insert(tasks), result)
         return super().submission(tasks)
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, dict[str, int]]]:
-        if len(tasks) == 1 and _is_plain(task := tasks[0]):
-            return _placed(task, (yield self.statement("insert_due_task", *_values(task))))
+    def _insert(self, tasks: Sequence[NewTask]) -> Statement:
+        """Return the INSERT of a few tasks, which sends their notification too."""
+        if len(tasks) == 1 and _is_plain(tasks[0]):
+            return self.statement("insert_due_task", *_values(tasks[0]))
+        return self.statement("insert_tasks", *_columns(tasks))
+
+    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification | None, dict[str, int]]]:
         if len(tasks) < COPY_MIN_ROWS:
-            params, due = _columns(tasks)
-            return _inserted((yield self.statement("insert_tasks", *params)), due)
+            return None, _positions(tasks, (yield self._insert(tasks)))
         ((first, can_copy),) = yield self.statement("begin_copy")
         if not can_copy:
-            return (yield from self._insert_pieces(tasks))
+            positions: dict[str, int] = {}
+            for start in range(0, len(tasks), _INSERT_ROWS):
+                piece = tasks[start : start + _INSERT_ROWS]
+                positions |= _positions(piece, (yield self._insert(piece)))
+            return None, positions
         ready = [task for task in tasks if task.run_at <= task.submitted_at]
         lanes = [Lane(*lane, first) for lane in sorted(set(map(_lane_fields, ready)))]
         if ready:
@@ -161,20 +158,6 @@ class PostgresTaskStore(SqlTaskStore):
         notification = Notification(ready=lanes, due=due)
         yield from self.announce(notification)
         return notification, {}
-
-    def _insert_pieces(
-        self, tasks: Sequence[NewTask]
-    ) -> Steps[tuple[Notification, dict[str, int]]]:
-        """Insert many tasks without COPY."""
-        notifications: list[Notification] = []
-        positions: dict[str, int] = {}
-        for start in range(0, len(tasks), _INSERT_ROWS):
-            params, due = _columns(tasks[start : start + _INSERT_ROWS])
-            rows = yield self.statement("insert_tasks", *params)
-            notification, found = _inserted(rows, due)
-            notifications.append(notification)
-            positions |= found
-        return joined(notifications), positions
 
     def bulk(
         self, pieces: Iterable[Sequence[NewTask]]
@@ -213,9 +196,10 @@ class PostgresTaskStore(SqlTaskStore):
             yield from self.announce(notification)
         if not rest:
             return submitted, notifications
-        found, notification = yield from self.submission(rest)
+        found, of_rest = yield from self.submission(rest)
         others = dict(zip((task.id for task in rest), found, strict=True))
-        return [others.get(each.id, each) for each in submitted], [*notifications, notification]
+        notifications += [] if of_rest is None else [of_rest]
+        return [others.get(each.id, each) for each in submitted], notifications
 
     def next_seqs(self, count: int) -> Steps[Sequence[int]]:
         return [row[0] for row in (yield self.statement("next_seqs", count))]
@@ -468,19 +452,22 @@ def _read_through(name: str, readers: Iterable[Reader]) -> Position:
 _NULLABLE = [number for number, column in enumerate(NEW) if column.may_be_null]
 
 
-def _columns(tasks: Sequence[NewTask]) -> tuple[tuple[Any, ...], int | None]:
-    """Return the parameters of `insert_tasks`, and the earliest run_at of waiting tasks."""
+def _columns(tasks: Sequence[NewTask]) -> list[Any]:
+    """Return the parameters of `insert_tasks`: the earliest run_at of waiting tasks, and the
+    columns of all tasks."""
     due = min((task.run_at for task in tasks if not task.is_due), default=None)
     columns: list[list[Any]] = [*map(list, zip(*map(fields_of, tasks), strict=True))]
     for number in _NULLABLE:
         columns[number] = [value or "" for value in columns[number]]
-    return (due, *columns), due
+    return [due, *columns]
 
 
-def _inserted(rows: Sequence[Row], due: int | None) -> tuple[Notification, dict[str, int]]:
+def _positions(tasks: Sequence[NewTask], rows: Sequence[Row]) -> dict[str, int]:
+    """Return the positions of the tasks that an INSERT has made ready, by id."""
+    if len(tasks) == 1 and _is_plain(tasks[0]):
+        return {tasks[0].id: rows[0][0]}
     lanes = [row for row in rows if row[3] is not None]
-    positions = {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
-    return Notification(ready=[Lane(*row[:4]) for row in lanes], due=due), positions
+    return {id: seq for row in lanes for id, seq in zip(row[4], row[5], strict=True)}
 
 
 def _is_plain(task: NewTask) -> bool:
@@ -492,12 +479,6 @@ def _values(task: NewTask) -> tuple[Any, ...]:
     """Return the parameters of `insert_due_task`."""
     message = encode(Notification(ready=[Lane(*_lane_fields(task), 0)])).decode()
     return (message.removesuffix("0]]}"), task.submitted_at, *fields_of(task))
-
-
-def _placed(task: NewTask, rows: Sequence[Row]) -> tuple[Notification, dict[str, int]]:
-    """Return the notification and the position of a task that `insert_due_task` has inserted."""
-    position: int = rows[0][0]
-    return Notification(ready=[Lane(*_lane_fields(task), position)]), {task.id: position}
 
 
 # bulk submit --------------------------------------------------------------------------------------

@@ -169,8 +169,11 @@ class DatabaseChannel:
         return self._store
 
     def carrying(
-        self, notification: Notification, tasks: Sequence[NewTask], submitted: Sequence[Submitted]
-    ) -> Notification:
+        self,
+        notification: Notification | None,
+        tasks: Sequence[NewTask],
+        submitted: Sequence[Submitted],
+    ) -> Notification | None:
         return notification
 
     def announce(self, notification: Notification) -> None:

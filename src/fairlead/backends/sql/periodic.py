@@ -42,7 +42,7 @@ class SqlPeriodics:
 
     def submission(
         self, advance: Advance, tasks: Sequence[NewTask]
-    ) -> Steps[tuple[list[Submitted], Notification] | None]:
+    ) -> Steps[tuple[list[Submitted], Notification | None] | None]:
         if not (yield self._statement("pass", *advance)):
             return None  # the record is paused or has another version
         for task in tasks:

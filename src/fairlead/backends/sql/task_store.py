@@ -56,6 +56,7 @@ from fairlead.ports.task_store import (
     RESUME_STUCK,
     Completed,
     Stuck,
+    SubmitSteps,
     TaskStore,
     Terms,
     Woken,
@@ -109,10 +110,13 @@ class SqlTaskStore(SqlTaskRecords):
 
     # implemented by a dialect ---------------------------------------------------------------------
 
-    def insert(self, tasks: Sequence[NewTask]) -> Steps[tuple[Notification, Mapping[str, int]]]:
+    def insert(
+        self, tasks: Sequence[NewTask]
+    ) -> Steps[tuple[Notification | None, Mapping[str, int]]]:
         """Insert tasks whose unique keys, if any, are claimed already.
 
-        Return the notification, and the tasks' positions in their lanes by id, as far as known.
+        Return the notification unless the transaction carries it, and the tasks' positions in their
+        lanes by id, as far as known.
         """
         raise NotImplementedError
 
@@ -131,9 +135,9 @@ class SqlTaskStore(SqlTaskRecords):
 
     # the user's side ------------------------------------------------------------------------------
 
-    def submission(self, tasks: Sequence[NewTask]) -> Steps[tuple[list[Submitted], Notification]]:
+    def submission(self, tasks: Sequence[NewTask]) -> SubmitSteps:
         if not tasks:
-            return [], Notification()
+            return [], None
         keyed = [task for task in tasks if task.unique_key is not None]
         if not keyed:
             notification, positions = yield from self.insert(tasks)
@@ -146,7 +150,7 @@ class SqlTaskStore(SqlTaskRecords):
             for task in tasks
             if task.unique_key is None or owners[task.queue, task.unique_key] == task.id
         ]
-        notification, positions = (yield from self.insert(fresh)) if fresh else (Notification(), {})
+        notification, positions = (yield from self.insert(fresh)) if fresh else (None, {})
         return [
             Submitted(task.id, True, positions.get(task.id))
             if task.unique_key is None
@@ -166,7 +170,7 @@ class SqlTaskStore(SqlTaskRecords):
         for tasks in pieces:
             results, notification = yield from self.submission(tasks)
             submitted += results
-            notifications.append(notification)
+            notifications += [] if notification is None else [notification]
         return submitted, notifications
 
     def _claim_unique(self, tasks: Sequence[NewTask]) -> Steps[dict[tuple[str, str | None], str]]:

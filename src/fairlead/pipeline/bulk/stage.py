@@ -126,7 +126,7 @@ class BulkStore:
                     staged = yield from self._piece(part, number)
                     tasks = _submitted_now(staged, partitions)
                     submitted, notification = yield from self._store.submission(tasks)
-                    notifications.append(notification)
+                    notifications += [] if notification is None else [notification]
                     inserted += sum(each.is_new for each in submitted)
                     duplicate += sum(not each.is_new for each in submitted)
             now = SYSTEM_CLOCK.now()
