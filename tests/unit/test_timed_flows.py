@@ -220,5 +220,5 @@ def test_stale_places_take_bounded_memory_while_a_limit_holds_a_column_back() ->
         table.table.ended(found, 1 + n % 3 * SECOND)
     for column in table.table._board.columns.values():
         assert sum(1 for _ in column.heads) < 100
-        for cell in column.cells():
+        for cell in column.cells.values():
             assert len(cell._heads) < 100

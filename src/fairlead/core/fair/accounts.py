@@ -30,7 +30,7 @@ MOST_OWED.
 
 from __future__ import annotations
 
-from fairlead.core.fair.strides import STRIDE_SCALE, step
+from fairlead.core.fair.strides import STRIDE_SCALE, step, stride
 
 MOST_OWED = 1000
 """Maximum number of units (mean runs of the queue), divided by its weight, that an account is ahead
@@ -63,7 +63,9 @@ class Account:
         if rank < now - self.saved:
             rank = now
         self.saved = now - rank if rank < now else 0
-        self.rank = rank + step(charge, self.weight)
+        # As `step`, without a call.
+        is_whole = charge == STRIDE_SCALE
+        self.rank = rank + (stride(self.weight) if is_whole else step(charge, self.weight))
         return rank
 
     @property

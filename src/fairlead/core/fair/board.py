@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from heapq import heappop, heappush
 
 from fairlead.core.fair.charged_runs import RunMeter
-from fairlead.core.fair.columns import Cell, Column, Order, Parked, Position, Strand
+from fairlead.core.fair.columns import Cell, Column, Order, Parked, Strand
 from fairlead.core.fair.entries import Entry
 from fairlead.core.fair.flows import FairLane, Flow, Scope, TenantFlow
+from fairlead.core.fair.heads import Heads
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.tenant_cells import TenantCell
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
@@ -30,16 +30,16 @@ class Board:
     """Columns of triggers, by priority and by the limits that stop them, and the flows of fair
     lanes.
 
-    Each cell is in the heads of its column or of its flow. While heads have a cell that may be
-    tried, the column or flow is among the ready ones, at the order of the first of these cells or
-    before.
+    Each cell is in the heads of its flow, or of its column once that was found closed. While heads
+    have a cell that may be tried, the flow or column is among the ready ones, at the order of the
+    first of these cells or before.
     """
 
     def __init__(self, slot_ledger: SlotLedger) -> None:
         self._slot_ledger = slot_ledger
         self.columns: dict[tuple[int, Hashable], Column] = {}
-        self.ready: list[Position] = []
-        self.paused: dict[str, list[Column]] = {}
+        self.ready = Heads()
+        """Flows and open columns with heads that may be tried."""
         self.times: defaultdict[int, Scope] = defaultdict(Scope)
         """Virtual time by priority."""
         self.lanes: dict[LaneName, FairLane] = {}
@@ -51,8 +51,6 @@ class Board:
         self.strands: defaultdict[Hashable, list[Strand]] = defaultdict(list)
         """Strands by ordering key."""
         self._parked = Parked()
-        self._full: dict[Hashable, Column] = {}
-        """Parked column by column key; columns of lower priorities wait behind it."""
 
     # triggers -------------------------------------------------------------------------------------
 
@@ -79,16 +77,17 @@ class Board:
         self, column: Column, trigger: Trigger, number: int, strand: Strand | None = None
     ) -> Entry:
         """Add a trigger to its cell; return its entry."""
-        if trigger.path == TriggerPath.GRANT:  # in the order of the node that granted it
-            pass_, id = 0, 0
+        name = _lane_of(trigger)
+        if name[1] == GRANTED:
+            pass_, id = 0, 0  # in the order of the node that granted it
         else:
             pass_, id = (0, trigger.seq) if trigger.level is None else trigger.level
         entry: Entry = (pass_, id, number, trigger, strand)
-        lane = self.lane(_lane_of(trigger))
+        lane = self.lanes.get(name) or self.lane(name)
         flow = lane.flows.get(lane.key(trigger))
         if flow is None:
             flow = self._open_flow(lane, trigger)
-        cell = flow.cell(column)
+        cell = column.cells.get(flow)
         if cell is None:
             self._put_new([entry], column, flow)
         elif cell.add(entry):
@@ -102,6 +101,7 @@ class Board:
         else:
             cell = Cell(entries[0], column, flow)
         flow.add(cell)
+        column.cells[flow] = cell
         self.put(cell)
 
     def _open_flow(self, lane: FairLane, trigger: Trigger) -> Flow:
@@ -109,12 +109,11 @@ class Board:
         another flow, with the cells of the one before, once there is a path."""
         before = lane.flows.get(tenant_of(lane.key(trigger)))
         flow = lane.open(trigger)
-        if before is not None and before is not flow:
-            before.position = None
-            for cell in before.all_cells():
-                entries = [*cell]
-                self.drop(cell)
-                self._put_new(entries, cell.column, flow)
+        if before is not None and before is not flow and before.count:
+            for column in self.columns.values():
+                if (cell := column.cells.get(before)) is not None:
+                    self.drop(cell)
+                    self._put_new([*cell], column, flow)
         return flow
 
     def reweigh(self, name: LaneName, keys: Iterable[str]) -> None:
@@ -126,10 +125,7 @@ class Board:
             if flow is None:
                 continue
             flow.set_weight(key)
-            for cell in flow.all_cells():
-                self.put(cell)
-            if flow.position is not None and (first := flow.first()) is not None:
-                self.offer(flow, first.order())
+            self._moved(flow)
 
     def lane(self, name: LaneName) -> FairLane:
         """Return a lane, made if needed."""
@@ -157,28 +153,23 @@ class Board:
         that never began."""
         lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
         if lane is not None and (flow := lane.ended(trigger, cost)) is not None:
-            self._moved(flow, trigger.fairness_key)
+            self._moved(flow)
 
     def charge_overdue(self, now: float) -> None:
         """Charge the runs that have taken longer than expected. `now`: monotonic seconds."""
         for run, more in self.meter.overdue(now):
-            self._moved(run.lane.correct(run.trigger, more), run.trigger.fairness_key)
+            self._moved(run.lane.correct(run.trigger, more))
 
-    def _moved(self, flow: Flow, key: str) -> None:
-        """Put the cells of a flow in order after its rank, or that of a key, has moved. Heads whose
-        ranks are too low are found later."""
-        for cell in flow.moved_cells(key):
-            position = cell.position
-            assert position is not None
-            if cell in cell.column.afloat:
-                has_moved = cell.place()[:3] != position[:3]
-            else:
-                has_moved = not cell.is_shared or cell.order()[:3] < position[:3]
-            if has_moved:
+    def _moved(self, flow: Flow) -> None:
+        """Put a flow and its cells in order after its rank, or that of one of its keys, has moved.
+        Those whose ranks are too low are found later."""
+        for cell in [*flow.waiting]:
+            assert cell.position is not None
+            if cell.order(cell) < cell.position:
                 self.put(cell)
         if flow.position is not None and (first := flow.first()) is not None:
-            order = first.order()
-            if order < flow.position[1]:
+            order = first.order(flow)
+            if order < flow.position:
                 self.offer(flow, order)
 
     def find(self, trigger: Trigger) -> Cell | Strand | None:
@@ -190,7 +181,7 @@ class Board:
             return column.strands.get(trigger.ordering_key)
         lane = self.lanes.get(_lane_of(trigger))
         flow = None if lane is None else lane.find(lane.key(trigger))
-        return None if flow is None else flow.cell(column)
+        return None if flow is None else column.cells.get(flow)
 
     def keep(self, found: Cell | Strand, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
         """Remove and return the triggers of a cell or strand for which `is_kept` is false. Those of
@@ -217,13 +208,13 @@ class Board:
     def take_out(self, column: Column) -> list[tuple[Trigger, int]]:
         """Remove a column with its triggers; return them as `insert` takes them."""
         found: list[tuple[Trigger, int]] = []
-        for cell in column.cells():
+        for cell in [*column.cells.values()]:
             found += [(entry[3], entry[2]) for entry in cell if entry[4] is None]
             self.drop(cell)
         for strand in [*column.strands.values()]:
             found += [(entry[3], entry[2]) for entry in strand]
             self.drop_strand(strand)
-        self.delete(column)
+        self.tidy(column)
         return found
 
     # strands --------------------------------------------------------------------------------------
@@ -251,28 +242,21 @@ class Board:
     # cells ----------------------------------------------------------------------------------------
 
     def put(self, cell: Cell, is_lent: bool = False) -> None:
-        """Put a cell at its position, by its first trigger. `is_lent`: in its column."""
+        """Put a cell at its position, by its first trigger: among those of its flow, or of its
+        column while that is closed. `is_lent`: of its column."""
         column, flow = cell.column, cell.flow
-        if is_lent or not cell.is_shared or not column.is_open:
-            if cell.is_shared:
-                flow.in_columns[cell] = None
-                column.afloat.discard(cell)
-            order = cell.position = cell.order()
-            column.heads.push(order)
+        if is_lent or not column.is_open:
+            order = column.wait(cell)
             if column.heads.first is order and (column.is_open or not is_lent):
                 self._move_up(column)  # after `pass_over` for another node, a parked one stays
             return
-        position = cell.position = cell.place()
-        flow.in_columns.pop(cell, None)
-        column.afloat.add(cell)
-        heappush(flow.heads, position)
-        if flow.position is None or flow.heads[0] is position:
-            self.offer(flow, cell.order())
+        if flow.put(cell) or flow.position is None:
+            self.offer(flow, cell.order(flow))
 
     def drop(self, cell: Cell) -> None:
         """Drop a cell without triggers."""
         cell.position = None
-        cell.column.afloat.discard(cell)
+        del cell.column.cells[cell.flow]
         cell.flow.remove(cell)
 
     def pass_over(self, cell: Cell, is_lent: bool = False) -> None:
@@ -283,12 +267,12 @@ class Board:
         else:
             self.put(cell, is_lent)
 
-    def first_of_column(self, column: Column, is_lent: bool = False) -> Order | None:
-        """Return the order of the first cell in the heads of a column, after moving those that have
-        a later order or belong elsewhere. `is_lent`: return what another node may run."""
+    def first_of_column(self, column: Column, is_lent: bool = False) -> Cell | None:
+        """Return the first cell in the heads of a column, after moving those that have a later
+        order or belong elsewhere. `is_lent`: return what another node may run."""
         heads = column.heads
         while (head := heads.first) is not None:
-            cell = head[3]
+            cell: Cell = head[4]
             if cell.position is not head:
                 heads.pop()
                 continue
@@ -299,114 +283,72 @@ class Board:
                 if is_head and is_lent and not self._slot_ledger.may_have_key(entry[3]):
                     strand.head, is_head = None, False
                 if not is_head:
-                    heads.pop()
                     self.pass_over(cell, is_lent)
                     continue
-            if not cell.is_shared:
-                return head
-            order = cell.order()
-            is_current = head[:3] == order[:3]
-            if not is_current and (is_lent or column.released_by is not None):
+            order = cell.order(cell)
+            if head == order:
+                leader = None if is_lent else cell.flow.first()
+                if leader is None or cell.place() < leader.place():
+                    return cell
+            elif is_lent or column.released_by is not None:
                 # The column keeps the cell, because it may have to wait for its limit again.
                 cell.position = order
                 heads.replace(order)
                 continue
-            if is_current:
-                leader = None if is_lent else cell.flow.first()
-                if leader is None or cell.place() < leader.place():
-                    return head
-            heads.pop()
             self.put(cell)
         return None
 
-    def first_of_flow(self, flow: Flow) -> Order | None:
-        """Return the order of the first cell in the heads of a flow, after moving those whose
-        columns are closed."""
+    def first_of_flow(self, flow: Flow) -> Cell | None:
+        """Return the first cell in the heads of a flow, after moving those whose columns are
+        closed."""
         while (cell := flow.first()) is not None:
-            strand: Strand | None = cell.first[4]
-            if strand is not None and strand.head is not cell.first:
-                heappop(flow.heads)
+            entry = cell.first
+            if entry[4] is not None and entry[4].head is not entry:
                 self.pass_over(cell)
                 self.tidy(cell.column)
-            elif self.may_try(cell.column):
-                return cell.order()
+            elif cell.column.is_open:
+                return cell
             else:
-                heappop(flow.heads)
                 self.put(cell)
         return None
 
     # columns --------------------------------------------------------------------------------------
 
-    def offer(
-        self, source: Column | Flow, order: tuple[int, int, int, object] | None = None
-    ) -> None:
-        """Put a column or flow among the ready ones. `order`: of its first cell, if known."""
-        if isinstance(source, Flow):
-            assert order is not None
-            priority = source.lane.priority
-        else:
-            priority, source.is_open, source.is_held = source.priority, True, False
-            order = order or source.heads.first
-        position: Position = (priority, order or _NOWHERE, source)
-        source.position = position
-        heappush(self.ready, position)
+    def offer(self, source: Column | Flow, order: Order) -> None:
+        """Put a column or flow among the ready ones. `order`: of its first cell, or before."""
+        if isinstance(source, Column):
+            source.is_open, source.is_held = True, False
+        position = source.position = (*order[:4], source)
+        self.ready.push(position)
 
     def settle(self, column: Column) -> None:
         """Move the cells of a column that are in the heads of their flows into those of the
         column."""
-        if column.afloat:
-            before = column.heads.first
-            column.settle()
-            if column.heads.first is not before:
-                self._move_up(column)
-
-    def may_try(self, column: Column) -> bool:
-        """Return whether a column may be tried. One that may not is closed."""
-        if not column.is_open:
-            return False
-        parked = self._full.get(column.key)
-        if column.queue in self.paused:
-            self.paused[column.queue].append(column)
-        elif parked is not None and parked.priority < column.priority:
-            parked.behind.append(column)
-            column.is_held = True
-        else:
-            return True
-        column.is_open, column.position = False, None
-        self.pass_on(column)
-        return False
+        moved = [cell for cell in column.cells.values() if cell not in cell.flow.waiting]
+        orders = [*map(column.wait, moved)]
+        if column.heads.first in orders:
+            self._move_up(column)
 
     def tidy(self, column: Column) -> None:
-        """Drop a column that has no trigger, unless it will be tried and then dropped."""
-        if column.position is None and column.is_open and column.is_empty:
-            self.delete(column)
-
-    def delete(self, column: Column) -> None:
-        """Drop a column without triggers."""
+        """Drop a column that has no trigger."""
+        if column.cells or column.strands:
+            return
         column.position = None
         if self.columns.get((column.priority, column.key)) is column:
             del self.columns[column.priority, column.key]
-        self._lift(column)
+        self.pass_on(column)
 
     def park(self, column: Column, limit: Hashable) -> None:
         """Let a column wait for the limit that stopped it."""
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
         column.is_open, column.is_held = False, True
-        parked = self._full.get(column.key)
-        if parked is None or column.priority < parked.priority:
-            self._full[column.key] = column
         if released_by == limit:
             column.released_by = None
         elif released_by is not None:
             if before == limit:
                 self._parked.cross_over(released_by, limit)
             self.pass_on(column)
-
-    def stopped_by(self, column: Column) -> Hashable:
-        """Return the limit that stopped a held column, or that stopped the column it waits
-        behind."""
-        return self._full.get(column.key, column).line[0]
 
     def freed(self, limits: Iterable[Hashable]) -> None:
         """Offer the first column that waits for each of these limits, which have a free slot."""
@@ -418,8 +360,7 @@ class Board:
                 column.released_by = limit
                 # At its order when it was parked: `take` sees whether another comes first now.
                 assert column.position is not None
-                self.offer(column, column.position[1])
-                self._lift(column)
+                self.offer(column, column.position)
 
     def pass_on(self, column: Column) -> None:
         """Release the next column that waits for a limit, if that limit has released this column
@@ -428,50 +369,12 @@ class Board:
         if limit is not None:
             self.freed((limit,))
 
-    def resume(self, queue: str) -> None:
-        """Offer the columns of a paused queue."""
-        for column in self.paused.pop(queue, ()):
-            self.offer(column)
-
-    def start_over(self) -> None:
-        """Try every column again after heads have changed; harmless, and rare."""
-        self._parked.clear()
-        self._full.clear()
-        for paused in self.paused.values():
-            paused.clear()
-        for _, _, source in self.ready:
-            source.position = None
-        self.ready.clear()
-        for key, column in [*self.columns.items()]:
-            column.settle()
-            if not column.strands and not column.cells():
-                del self.columns[key]
-                continue
-            column.released_by = None
-            column.behind.clear()
-            self.offer(column)
-
     def _move_up(self, column: Column) -> None:
         """Offer a column again whose new head comes before the old one."""
-        if not column.is_open:
-            if column.position is None:
-                return
-            self._lift(column)
-        self.offer(column)
-
-    def _lift(self, column: Column) -> None:
-        """Offer the columns behind a parked column that is tried again."""
-        if self._full.get(column.key) is column:
-            del self._full[column.key]
-        for lower in column.behind:
-            self.offer(lower)
-        column.behind.clear()
+        if column.heads.first is not None and (column.is_open or column.position is not None):
+            self.offer(column, column.heads.first)
 
 
 def _lane_of(trigger: Trigger) -> LaneName:
     is_granted = trigger.path == TriggerPath.GRANT
     return trigger.queue, GRANTED if is_granted else trigger.partition, trigger.priority
-
-
-_NOWHERE = (-(1 << 62), -1, 0, None)
-"""Order of a column that only has cells in the heads of flows."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 from fairlead.core.fair.entries import Entries, Entry
 from fairlead.core.fair.flows import CellLevel, Flow
@@ -13,16 +14,17 @@ from fairlead.core.fair.heads import Heads
 from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.model import Trigger
 
-Order = tuple[int, int, int, "Cell"]
-"""(rank, pass of the level, id of the level, cell): the order of a cell in the table. A trigger
-without a level has 0 as the pass, and its position. A cell of a tenant with several keys has (rank,
-rank of the first key, its level in one number, cell)."""
+Order = tuple[int, int, int, int, Any]
+"""(priority, rank, pass of the level, id of the level, what has this order): the order of the first
+trigger of a cell, column or flow in the table. A trigger without a level has 0 as the pass, and its
+position. A cell of a tenant with several keys has (priority, rank, rank of the first key, its level
+in one number, cell)."""
 
 
 class Cell(Entries):
     """Triggers of one flow in one column, by level. Subclass: `tenant_cells.TenantCell`."""
 
-    __slots__ = ("column", "flow", "is_shared", "position")
+    __slots__ = ("column", "flow", "position")
 
     def __init__(self, first: Entry, column: Column, flow: Flow) -> None:
         # As in `Entries`, without a call: most cells of many keys have one trigger.
@@ -32,19 +34,17 @@ class Cell(Entries):
         self.column = column
         self.flow = flow
         """Flow that gives the rank."""
-        self.is_shared = False
-        """Whether the flow has, or had, other cells."""
         self.position: Order | CellLevel | None = None
-        """Position in the heads of the column or of the flow. Others are stale."""
+        """Position in the heads of the flow or of the column. Others are stale."""
 
     def __lt__(self, other: object) -> bool:
         """Return False: positions of equal order come in any order."""
         return False
 
-    def order(self) -> Order:
-        """Return the order of the first trigger."""
-        first = self.first
-        return (self.flow.rank, first[0], first[1], self)
+    def order(self, holder: Cell | Column | Flow) -> Order:
+        """Return the order of the first trigger, for the cell, or its column or flow."""
+        first, flow = self.first, self.flow
+        return (flow.lane.priority, flow.rank, first[0], first[1], holder)
 
     def place(self) -> CellLevel:
         """Return the position in the heads of the flow."""
@@ -64,12 +64,10 @@ class Cell(Entries):
 
 
 class Column:
-    """Triggers that the same limits stop, in cells by flow. `heads` has the cells whose flow has no
-    other, and those that were found here while the column was closed."""
+    """Triggers that the same limits stop, in cells by flow."""
 
     __slots__ = (
-        "afloat",
-        "behind",
+        "cells",
         "heads",
         "is_held",
         "is_open",
@@ -87,56 +85,37 @@ class Column:
         self.priority = priority
         self.key = key
         self.queue = queue
+        self.cells: dict[Flow, Cell] = {}
+        """All cells, by flow."""
         self.heads = Heads()
-        """Orders of cells; those of cells that have left are skipped, and the ranks of cells that
-        share a flow may be too low."""
-        self.afloat: set[Cell] = set()
-        """Cells that are in the heads of their flow instead."""
+        """Cells that were found here while the column was closed. Those that have left are skipped,
+        and the ranks of others may be too low."""
         self.strands: dict[str, Strand] = {}
         """Triggers with an ordering key, by ordering key."""
-        self.position: Position | None = None
+        self.position: Order | None = None
         """Position among the ready or parked columns. Older positions of the column that are still
         among them are stale."""
         self.is_open = True
-        """Whether the column may be tried: not parked, behind a parked column, or paused."""
+        """Whether the column may be tried: it is not parked."""
         self.is_held = False
-        """Whether, at the last try, a limit stopped this column or a column it waits behind."""
+        """Whether a limit stopped the column at the last try."""
         self.line: tuple[Hashable, Hashable] = (None, None)
         """Limit that stopped the column last, and the different limit that stopped it before."""
         self.released_by: Hashable = None
         """Limit that released the column, until the column is tried."""
         self.taken = 0
         """Number of triggers taken since the last call of `TriggerTable.held_back`."""
-        self.behind: list[Column] = []
-        """Columns of the same key at lower priorities, which are not tried while this one is
-        parked."""
 
     def __lt__(self, other: object) -> bool:
-        """Return False: empty columns may share a position, and their order does not matter."""
+        """Return False: columns may share a position, and their order does not matter."""
         return False
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the column has no trigger, after cells that have left were removed from its
-        heads."""
-        return self.heads.first is None and not self.afloat and not self.strands
-
-    def pop(self) -> None:
-        """Remove the first of the heads."""
-        self.heads.pop()
-
-    def cells(self) -> list[Cell]:
-        """Return all cells."""
-        cells = [head[3] for head in self.heads if head[3].position is head]
-        return [*cells, *self.afloat]
-
-    def settle(self) -> None:
-        """Move the cells that are in the heads of their flows into those of the column."""
-        for cell in self.afloat:
-            cell.flow.in_columns[cell] = None
-            order = cell.position = cell.order()
-            self.heads.push(order)
-        self.afloat.clear()
+    def wait(self, cell: Cell) -> Order:
+        """Put a cell into the heads of the column; return its order."""
+        cell.flow.wait(cell)
+        order = cell.position = cell.order(cell)
+        self.heads.push(order)
+        return order
 
     def in_order(self) -> list[Trigger]:
         """Return the triggers, without strands that wait for their ordering keys, in the order in
@@ -146,7 +125,7 @@ class Column:
     def ranked(self) -> list[tuple[int, Trigger]]:
         """Return the same with the ranks at which they would start."""
         found: list[tuple[int, Entry]] = []
-        for cell in self.cells():
+        for cell in self.cells.values():
             for rank, entry in cell.ranked():
                 strand: Strand | None = entry[4]
                 if strand is None:
@@ -173,22 +152,13 @@ class Strand(Entries):
         """Number of triggers taken since the last call of `TriggerTable.held_back`."""
 
 
-Position = tuple[int, tuple[int, int, int, object], Column | Flow]
-"""(priority, order of the first cell, column or flow)."""
-
-ParkedPosition = tuple[int, tuple[int, int, int, object], Column]
-"""Position of a column."""
-
-
 class Parked:
     """Columns that wait for a limit, in lines by (the limit, the limit that stopped them before).
     When two limits are full alternately, a whole line moves at once."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Hashable, Hashable], list[ParkedPosition]] = {}
-        self._heads: dict[
-            Hashable, list[tuple[int, tuple[object, ...], int, tuple[Hashable, Hashable]]]
-        ] = {}
+        self._lines: dict[tuple[Hashable, Hashable], list[Order]] = {}
+        self._heads: dict[Hashable, list[tuple[Order, int, tuple[Hashable, Hashable]]]] = {}
         """Heap of the heads of a limit's lines, by limit; heads that have left are skipped."""
         self._ties = count()
 
@@ -198,8 +168,7 @@ class Parked:
             column.line = (limit, column.line[0])
         line = self._lines.setdefault(column.line, [])
         assert column.heads.first is not None
-        position: ParkedPosition = (column.priority, column.heads.first, column)
-        column.position = position
+        position = column.position = (*column.heads.first[:4], column)
         heappush(line, position)
         self._show_head(column.line, line)
 
@@ -208,16 +177,16 @@ class Parked:
         None if there is none."""
         heads = self._heads.get(limit, [])
         while heads:
-            priority, order, _, name = heappop(heads)
-            line = self._lines.get(name, [])
-            if not line or line[0][:2] != (priority, order):
+            position, _, name = heappop(heads)
+            line = self._lines.get(name)
+            if line is None or line[0] is not position:
                 continue
-            position = heappop(line)
+            heappop(line)
             if line:
                 self._show_head(name, line)
             else:
                 del self._lines[name]
-            column = position[2]
+            column: Column = position[4]
             if column.position is position:
                 column.line = name
                 return column
@@ -236,13 +205,5 @@ class Parked:
             self._lines[other, limit] = large
             self._show_head((other, limit), large)
 
-    def clear(self) -> None:
-        """Drop all waiting columns."""
-        self._lines.clear()
-        self._heads.clear()
-
-    def _show_head(self, name: tuple[Hashable, Hashable], line: list[ParkedPosition]) -> None:
-        heappush(
-            self._heads.setdefault(name[0], []),
-            (line[0][0], line[0][1], next(self._ties), name),
-        )
+    def _show_head(self, name: tuple[Hashable, Hashable], line: list[Order]) -> None:
+        heappush(self._heads.setdefault(name[0], []), (line[0], next(self._ties), name))

@@ -14,8 +14,8 @@ in memory for a while come back as far apart as their levels, and not all at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from heapq import heappop
+from collections.abc import Mapping
+from heapq import heappop, heappush, heapreplace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from fairlead.core.fair.tenants import key_weight, tenant_weight
 from fairlead.model import Level, Trigger, tenant_of
 
 if TYPE_CHECKING:
-    from fairlead.core.fair.columns import Cell, Column
+    from fairlead.core.fair.columns import Cell, Order
     from fairlead.core.fair.tenant_cells import KeyCell
 
 MOST_IDLE = 50_000
@@ -292,24 +292,27 @@ class FairLane:
 class Flow(Account):
     """Triggers of one key, in cells: one for each column in which the key has triggers.
 
-    A flow with one cell waits in the column of that cell. A flow with several cells is ready in its
-    own right: `heads` has its cells whose columns were open when last seen.
+    `heads` has the cells whose columns were open when last seen, by the level of the first trigger.
+    The others are in the heads of their columns.
     """
 
-    __slots__ = ("cells", "heads", "in_columns", "key", "lane", "position")
+    __slots__ = ("count", "heads", "key", "lane", "only", "position", "waiting")
 
     def __init__(self, key: str, lane: FairLane, rank: int) -> None:
         super().__init__(rank)
         self.key = key
         self.lane = lane
-        self.cells: Cell | dict[Column, Cell] | None = None
-        """The only cell, or cells by column once there were several; None if there are none."""
+        self.count = 0
+        """Number of cells."""
         self.heads: list[CellLevel] = _NO_HEADS
         """Heap of cells; those that have left are skipped."""
-        self.in_columns: dict[Cell, None] = _NO_CELLS
-        """Cells of a flow with several that are in the heads of their columns instead."""
-        self.position: tuple[int, tuple[int, int, int, object], Column | Flow] | None = None
-        """Position among the ready flows and columns, as for a column."""
+        self.only: Cell | None = None
+        """The cell that is here instead of in `heads`, while there is one only."""
+        self.waiting: dict[Cell, None] = _NO_CELLS
+        """Cells that are in the heads of their columns."""
+        self.position: Order | None = None
+        """Position among the ready flows and columns. Older positions of the flow that are still
+        among them are stale."""
 
     def __lt__(self, other: object) -> bool:
         """Return False: positions of equal order come in any order."""
@@ -318,47 +321,49 @@ class Flow(Account):
     @property
     def is_idle(self) -> bool:
         """Whether the flow may be dropped."""
-        return self.cells is None and not self.running
-
-    def cell(self, column: Column) -> Cell | None:
-        """Return the cell in this column."""
-        cells = self.cells
-        if isinstance(cells, dict):
-            return cells.get(column)
-        return cells if cells is not None and cells.column is column else None
-
-    def all_cells(self) -> list[Cell]:
-        """Return all cells."""
-        cells = self.cells
-        return [*cells.values()] if isinstance(cells, dict) else [] if cells is None else [cells]
+        return not self.count and not self.running
 
     def add(self, cell: Cell) -> None:
         """Add a cell in a column in which the flow has none."""
-        cells = self.cells
-        if cells is None:
+        if not self.count:
             self.saved = 0
             if self.rank < self.lane.time.now:
                 self.rank = self.lane.first_rank(self.key, cell.first[3])
-            self.cells = cell
-            return
-        if not isinstance(cells, dict):
-            cells.is_shared = True
-            self.in_columns = {cells: None}
-            self.cells = cells = {cells.column: cells}
-            self.heads = []
-        cell.is_shared = True
-        cells[cell.column] = cell
+        self.count += 1
 
     def remove(self, cell: Cell) -> None:
         """Remove a cell without triggers."""
-        cells = self.cells
-        if isinstance(cells, dict):
-            del cells[cell.column]
-            self.in_columns.pop(cell, None)
-            if cells:
-                return
-            self.heads, self.in_columns = _NO_HEADS, _NO_CELLS
-        self.cells = None
+        self.count -= 1
+        self.leave(cell)
+        self.waiting.pop(cell, None)
+        if not self.count:
+            self.heads, self.waiting, self.position = _NO_HEADS, _NO_CELLS, None
+
+    def wait(self, cell: Cell) -> None:
+        """Note that a cell is in the heads of its column."""
+        self.leave(cell)
+        if not self.waiting:
+            self.waiting = {}
+        self.waiting[cell] = None
+
+    def leave(self, cell: Cell) -> None:
+        """Note that a cell leaves `heads`. The caller gives it another position."""
+        if self.only is cell:
+            self.only = None
+
+    def put(self, cell: Cell) -> bool:
+        """Put a cell into `heads`, or at its new position there; return whether it is the first."""
+        self.waiting.pop(cell, None)
+        if not self.heads and (self.only is None or self.only is cell):
+            self.only, cell.position = cell, None
+            return True
+        if self.only is not None:
+            first, self.only = self.only, None
+            first.position = first.place()
+            self.heads = [first.position]
+        place = cell.position = cell.place()
+        heappush(self.heads, place)
+        return self.heads[0] is place
 
     def first(self) -> Cell | None:
         """Return the cell with the lowest level in `heads`."""
@@ -368,14 +373,16 @@ class Flow(Account):
             if cell.position is heads[0]:
                 return cell
             heappop(heads)
-        return None
+        return self.only
 
-    def pop(self) -> None:
-        """Remove the first of the heads."""
-        heappop(self.heads)
+    def started(self, cell: Cell) -> None:
+        """Note that the first trigger of the first cell in `heads` has started."""
+        if self.only is not cell:
+            place = cell.position = cell.place()
+            heapreplace(self.heads, place)
 
     def set_weight(self, key: str) -> None:
-        """Let the new weight of a key act. The caller moves the cells of the flow."""
+        """Let the new weight of a key act. The caller moves the flow."""
         self.reweigh(self.lane.weights.get(key), self.lane.time.now)
 
     def ran(self, trigger: Trigger) -> None:
@@ -398,10 +405,6 @@ class Flow(Account):
     def correct(self, key: str, more: int) -> None:
         """Correct the charge of a run of a key by a difference of virtual time at weight 1."""
         self.move(more, self.lane.time.now)
-
-    def moved_cells(self, key: str) -> Iterable[Cell]:
-        """Return the cells that may be elsewhere in the order after a correction for a key."""
-        return [*self.in_columns] if isinstance(self.cells, dict) else self.all_cells()
 
 
 class TenantFlow(Flow):
@@ -469,14 +472,6 @@ class TenantFlow(Flow):
         self.members[key].move(more, self.time.now)
         self.members[key].moved()
 
-    def moved_cells(self, key: str) -> Iterable[Cell]:
-        """Return the cells that may be elsewhere in the order after a correction for a key: of the
-        others in the heads of this flow, only those that have triggers of the key."""
-        if not isinstance(self.cells, dict):
-            return self.all_cells()
-        of_key = (row.cell for row in self.members[key].cells)
-        return dict.fromkeys([*self.in_columns, *of_key])
-
     def remove(self, cell: Cell) -> None:
         cell.leave()
         super().remove(cell)
@@ -520,10 +515,10 @@ _ARRIVAL = {"": 1.0}
 """Weights of a lane in the order of arrival."""
 
 _NO_HEADS: list[CellLevel] = []
-"""Heads of every flow with at most one cell."""
+"""`heads` of every flow with at most one such cell."""
 
 _NO_CELLS: dict[Cell, None] = {}
-"""`in_columns` of every flow with at most one cell."""
+"""`waiting` of every flow without such cells."""
 
 
 def _identity(trigger: Trigger) -> tuple[str, int]:

@@ -1,5 +1,5 @@
-"""Heads of a column: cells by rank, in a priority queue that suits start tags (Goyal, Vin and Cheng
-1996)."""
+"""A priority queue that suits the start tags of start-time fair queueing (Goyal, Vin and Cheng
+1996): of cells in a column, and of all flows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class Heads:
-    """Orders of cells, least first.
+    """Orders of cells or flows, least first.
 
-    A cell whose trigger has run comes back behind most others. So a new order goes into a heap,
+    A flow whose trigger has run comes back behind most others. So a new order goes into a heap,
     where it stays near the bottom, and the whole heap is sorted once all orders that were sorted
     before have left. Each order is sorted at most once, which is several times as fast as moving it
     through a heap of 10,000.

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from fairlead.core.fair.board import Board
-from fairlead.core.fair.columns import Cell, Column, Order, Position, Strand
+from fairlead.core.fair.columns import Cell, Column, Order, Strand
 from fairlead.core.fair.flows import FairLane, Flow
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Full
@@ -35,6 +35,12 @@ class Held(NamedTuple):
     """Triggers in order, first to last."""
     taken: int
     """Triggers of the column that left it since the last call."""
+
+
+class _Paused(NamedTuple):
+    """Identity of the limit that stops the tasks of a paused queue."""
+
+    queue: str
 
 
 class Retries:
@@ -81,10 +87,10 @@ class TriggerTable:
     grant of a queue.
 
     A column whose first trigger cannot acquire its slots is parked on the limit that stopped it,
-    and costs nothing until that limit frees a slot. A column parked at one priority is not tried at
-    a lower one. A freed slot releases one column, the first in the order of the table. Unless the
-    limit stops that column again, the column then releases the next. So a freed slot costs O(log n)
-    however many columns wait for it, and no column is left behind.
+    and costs nothing until that limit frees a slot. A freed slot releases one column, the first in
+    the order of the table. Unless the limit stops that column again, the column then releases the
+    next. So a freed slot costs O(log n) however many columns wait for it, and no column is left
+    behind. A pause is a limit too, which stops all tasks of a queue.
 
     A trigger whose ordering key is busy stops no other: it leaves its column until the key is free.
     """
@@ -93,6 +99,8 @@ class TriggerTable:
         self._slot_ledger = slot_ledger
         self._board = Board(slot_ledger)
         self._retries = Retries()
+        self._paused: dict[str, Full] = {}
+        """Results of an acquire, by queue that is paused."""
         self._sizes: defaultdict[int, int] = defaultdict(int)
         self._sequence = 0
 
@@ -102,7 +110,7 @@ class TriggerTable:
     @property
     def has_ready(self) -> bool:
         """Whether a trigger may be ready to be taken, as far as is known before it is tried."""
-        return bool(self._board.ready)
+        return self._board.ready.first is not None
 
     def sizes(self) -> dict[int, int]:
         """Return the number of triggers by priority."""
@@ -121,7 +129,8 @@ class TriggerTable:
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds to its key, if its queue shares run time; 0 for one
         that never began."""
-        self._board.ended(trigger, cost)
+        if self._board.run_times:
+            self._board.ended(trigger, cost)
 
     def reweigh(self, lane: LaneKey, keys: Iterable[str]) -> None:
         """Let the new weights of these keys of a fair lane act on their next starts."""
@@ -159,16 +168,16 @@ class TriggerTable:
         removed = set(partitions)
         queues = {queue for queue, _ in removed}
         dropped: list[Trigger] = []
-        for column in self._board.columns.values():
+        for column in [*self._board.columns.values()]:
             if column.queue in queues:
-                holders: list[Cell | Strand] = [*column.cells(), *column.strands.values()]
+                holders: list[Cell | Strand] = [*column.cells.values(), *column.strands.values()]
                 for found in holders:
                     dropped += self._board.keep(
                         found, lambda trigger: (trigger.queue, trigger.partition) not in removed
                     )
+                self._board.tidy(column)
         self._subtract(dropped)
         self._board.drop_lanes(removed)
-        self._start_over()
         return dropped
 
     def set_limits(self, queue: str, limits: Mapping[str, int]) -> None:
@@ -184,18 +193,19 @@ class TriggerTable:
             if column.queue == queue
             for found in self._board.take_out(column)
         ]
-        self._slot_ledger.set_limits(queue, limits)
+        freed = self._slot_ledger.set_limits(queue, limits)
         for trigger, number in moved:
             self._board.insert(trigger, number)
-        self._start_over()
+        self.freed(freed)
 
     def pause(self, queue: str) -> None:
         """Take no trigger of this queue until `resume`."""
-        self._board.paused.setdefault(queue, [])
+        self._paused[queue] = Full(_Paused(queue))
 
     def resume(self, queue: str) -> None:
         """Take triggers of this queue again, at their old positions."""
-        self._board.resume(queue)
+        if (pause := self._paused.pop(queue, None)) is not None:
+            self.freed([pause.limit])
 
     # what waits -----------------------------------------------------------------------------------
 
@@ -233,7 +243,7 @@ class TriggerTable:
             if (column.queue, column.priority) not in places:
                 continue
             if column.is_held:
-                limit = (self._board.stopped_by(column), column.queue)
+                limit = (column.line[0], column.queue)
                 if limit not in stops_all:
                     stops_all[limit] = self._slot_ledger.stops_all(*limit)
                 if not stops_all[limit]:
@@ -265,102 +275,98 @@ class TriggerTable:
             self._board.charge_overdue(now)
         taken: list[Trigger] = []
         failed: list[PolicyFailed] = []
-        limit = min(limit, self._slot_ledger.room)
-        ready = self._board.ready
-        while ready and (left := limit - len(taken) - len(failed)) > 0:
-            if (position := heappop(ready))[2].position is not position:
-                continue
-            source = position[2]
-            source.position = None
-            if isinstance(source, Column) and not self._board.may_try(source):
-                continue
-            self._take_from(position, left, now, taken, failed)
-        return taken, failed
-
-    def _take_from(
-        self,
-        position: Position,
-        left: int,
-        now: float,
-        taken: list[Trigger],
-        failed: list[PolicyFailed],
-    ) -> None:
-        """Take at most `left` triggers from one column or flow, as long as its first trigger is the
-        first of all. `position`: its position until now."""
-        priority, since, source = position
-        board, acquire = self._board, self._slot_ledger.acquire
+        left = min(limit, self._slot_ledger.room)
+        board, acquire, paused = self._board, self._slot_ledger.acquire, self._paused
         ready = board.ready
-        column = source if isinstance(source, Column) else None
-        while (
-            order := board.first_of_column(source)
-            if isinstance(source, Column)
-            else board.first_of_flow(source)
-        ) is not None:
-            if column is not None and column.released_by is not None and since < order:
-                # Another column may come first now: wait for the limit again, which releases it.
-                limit = column.released_by
-                board.park(column, limit)
-                board.freed((limit,))
-                return
-            if not left or (ready and ready[0] < (priority, order)):
-                board.offer(source, order)
-                return
-            cell = order[3]
-            _, _, _, trigger, strand = cell.first
-            is_failed = False
+        while (position := ready.first) is not None and left > 0:
+            source: Column | Flow = position[4]
+            if source.position is not position:
+                ready.pop()
+                continue
+            if isinstance(source, Flow):
+                cell = board.first_of_flow(source)
+            else:
+                cell = board.first_of_column(source)
+            if cell is None or position < cell.order(source):
+                self._come_later(source, cell, position)
+                continue
+            trigger = cell.first[3]
             try:
-                stop = acquire(trigger, now)
+                stop = paused.get(trigger.queue) if paused else None
+                if stop is None:
+                    stop = acquire(trigger, now)
             except PolicyFailed as failure:
                 failed.append(failure)
-                is_failed = True
+                self._start(source, cell, is_failed=True)
             else:
                 if stop is not None:
                     self._stop(source, cell, stop)
-                    if column is not None and not column.is_open:
-                        return
                     continue
                 taken.append(trigger)
+                self._start(source, cell)
             left -= 1
-            self._sizes[priority] -= 1
-            cell.flow.ran(trigger)
-            is_over = cell.pop() is None
-            if is_over:
-                source.pop()
-                board.drop(cell)
-            elif cell.is_shared:
-                source.pop()
+        return taken, failed
+
+    def _come_later(self, source: Column | Flow, cell: Cell | None, position: Order) -> None:
+        """Move a column or flow to the order of its first cell, or out of the ready ones."""
+        board = self._board
+        column = source if isinstance(source, Column) else None
+        if cell is None:
+            source.position = None
+            if column is not None:
+                board.pass_on(column)
+                board.tidy(column)
+        elif column is not None and (limit := column.released_by) is not None:
+            # Another column may come first now: wait for the limit again, which releases it.
+            board.park(column, limit)
+            board.freed((limit,))
+        else:
+            board.offer(source, cell.order(source))
+
+    def _start(self, source: Column | Flow, cell: Cell, is_failed: bool = False) -> None:
+        """Remove the first trigger of a column or flow, which starts, or whose policy failed."""
+        board, column, flow = self._board, cell.column, cell.flow
+        _, _, _, trigger, strand = cell.first
+        self._sizes[column.priority] -= 1
+        flow.ran(trigger)
+        is_over = cell.pop() is None
+        if is_over:
+            board.drop(cell)
+        if source is flow:
+            if not is_over:
+                flow.started(cell)
+            if (following := flow.first()) is not None:
+                order = flow.position = following.order(flow)
+                board.ready.replace(order)
+        elif not is_over:
+            if flow.first() is not None:
                 board.put(cell)
             else:
-                order = cell.position = cell.order()
-                cell.column.heads.replace(order)
-            if strand is not None:
-                self._pop_strand(strand, waits=not is_failed)
-            cell.column.taken += 1
-            if cell.column.released_by is not None:
-                board.pass_on(cell.column)
-            if is_over and column is None:
-                board.tidy(cell.column)
-        source.position = None
-        if column is not None:
+                order = cell.position = cell.order(cell)
+                column.heads.replace(order)
+        column.taken += 1
+        if strand is not None:
+            self._pop_strand(strand, waits=not is_failed)
+        if column.released_by is not None:
             board.pass_on(column)
-            if column.is_empty:
-                board.delete(column)
+        if not column.cells and source is flow:
+            board.tidy(column)
 
     def _stop(self, source: Column | Flow, cell: Cell, stop: Full) -> None:
         """Let the first cell of a column or flow wait, whose trigger cannot acquire its slots."""
         board, column, strand = self._board, cell.column, cell.first[4]
-        if strand is not None and _is_busy(strand, stop):
+        if strand is not None and stop.limit == strand.ordering_key:
             strand.head = None
-            source.pop()
             board.pass_over(cell)
+            board.tidy(column)
             return
         if stop.retry_at is not None:
             self._retries.add(stop.limit, stop.retry_at)
         if source is not column:
-            source.pop()
             column.is_open, column.position = False, None
             board.put(cell)
         board.park(column, stop.limit)
+        column.is_held = not isinstance(stop.limit, _Paused)
 
     def _pop_strand(self, strand: Strand, waits: bool = True) -> None:
         """Remove the first trigger of a strand, which has left its cell. `waits`: whether the next
@@ -378,7 +384,7 @@ class TriggerTable:
     def spare_names(self) -> list[tuple[str, str]]:
         """Return (queue, task name) of the triggers that this node has no slots for while another
         node may have them, the next to run first."""
-        heads = [position[1][3].first[3] for position in sorted(self._spare())]
+        heads = [order[4].heads.first[4].first[3] for order in sorted(self._spare())]
         return list(dict.fromkeys((head.queue, head.name) for head in heads))
 
     def lend(self, most: int, is_wanted: Callable[[Trigger], bool]) -> list[Trigger]:
@@ -391,26 +397,28 @@ class TriggerTable:
         board = self._board
         spare = [*self._spare()]
         heapify(spare)
-        columns = [column for _, _, column in spare]
+        columns: list[Column] = [order[4] for order in spare]
         lent: list[Trigger] = []
         while spare and len(lent) < most:
-            priority, before, column = heappop(spare)
-            order = board.first_of_column(column, is_lent=True)
-            if order is None:
+            before = heappop(spare)
+            column: Column = before[4]
+            cell = board.first_of_column(column, is_lent=True)
+            if cell is None:
                 continue
-            cell = order[3]
             trigger: Trigger = cell.first[3]
-            if before < order:
-                heappush(spare, (priority, order, column))
+            if before < (order := cell.order(column)):
+                heappush(spare, order)
             elif _is_own(trigger) and is_wanted(trigger):
                 lent.append(trigger)
                 self._lend(cell)
                 if column.heads.first is not None:
-                    heappush(spare, (priority, column.heads.first, column))
+                    heappush(spare, (*column.heads.first[:4], column))
         for column in columns:
             if column.is_open:
                 board.pass_on(column)  # Another column may come first now.
-                board.offer(column)
+                if column.heads.first is not None:
+                    board.offer(column, column.heads.first)
+            board.tidy(column)
         return lent
 
     def _lend(self, cell: Cell) -> None:
@@ -420,29 +428,28 @@ class TriggerTable:
         self._subtract([trigger])
         cell.flow.ran(trigger)
         if cell.pop() is None:
-            column.heads.pop()
             self._board.drop(cell)
         else:
-            order = cell.position = cell.order()
+            order = cell.position = cell.order(cell)
             column.heads.replace(order)
         if strand is not None:
             self._slot_ledger.reserve(strand.ordering_key, trigger.id)
             self._pop_strand(strand)
 
-    def _spare(self) -> Iterator[tuple[int, Order, Column]]:
+    def _spare(self) -> Iterator[Order]:
         """Yield the columns whose heads this node cannot run now while another node may, in any
         order, with priority and order of the head."""
         has_room = self._slot_ledger.room > 0
         for column in self._board.columns.values():
             if (
-                (column.is_held if has_room else column.is_open or column.position is not None)
-                and not (column.is_held and stops_all_nodes(self._board.stopped_by(column)))
-                and column.queue not in self._board.paused
+                (column.is_held or not has_room)
+                and not (column.is_held and stops_all_nodes(column.line[0]))
+                and column.queue not in self._paused
             ):
                 self._board.settle(column)
-                order = self._board.first_of_column(column, is_lent=True)
-                if order is not None and _is_own(order[3].first[3]):
-                    yield column.priority, order, column
+                cell = self._board.first_of_column(column, is_lent=True)
+                if cell is not None and _is_own(cell.first[3]):
+                    yield cell.order(column)
 
     # limits ---------------------------------------------------------------------------------------
 
@@ -455,20 +462,11 @@ class TriggerTable:
         seconds), or None."""
         return self._retries.next()
 
-    def _start_over(self) -> None:
-        self._retries.clear()
-        self._board.start_over()
-
     # sizes ----------------------------------------------------------------------------------------
 
     def _subtract(self, triggers: Iterable[Trigger]) -> None:
         for trigger in triggers:
             self._sizes[trigger.priority] -= 1
-
-
-def _is_busy(strand: Strand | None, stop: Full) -> bool:
-    """Return whether the ordering key of a strand is what stops its first trigger."""
-    return strand is not None and stop.limit == strand.ordering_key
 
 
 def _is_own(trigger: Trigger) -> bool:

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 
 from fairlead.core.fair.columns import Cell, Column, Order
 from fairlead.core.fair.entries import Entries, Entry
-from fairlead.core.fair.flows import CellLevel, Member, TenantFlow
+from fairlead.core.fair.flows import CellLevel, Flow, Member, TenantFlow
 from fairlead.core.fair.tenants import key_weight, tenant_weight
 from fairlead.model import Trigger
 
@@ -57,10 +57,10 @@ class TenantCell(Cell):
         for key in self.keys.values():
             yield from key
 
-    def order(self) -> Order:
-        """Return the order of the first trigger."""
+    def order(self, holder: Cell | Column | Flow) -> Order:
+        """Return the order of the first trigger, for the cell, or its column or flow."""
         rank, level, _, _ = self._heads[0]
-        return (self.tenant.rank, rank, level, self)
+        return (self.column.priority, self.tenant.rank, rank, level, holder)
 
     def place(self) -> CellLevel:
         """Return the position in the heads of the flow."""
@@ -112,7 +112,7 @@ class TenantCell(Cell):
     def move(self, key: KeyCell) -> None:
         """Find the first entry after the rank of a key has moved."""
         self._put(key)
-        self._settle()
+        self._refresh()
 
     def leave(self) -> None:
         """Leave the members of the tenant, because the cell is dropped."""
@@ -164,9 +164,7 @@ class TenantCell(Cell):
         return self.first is not before
 
     def _refresh(self) -> None:
-        """Find the first entry again after a key has run in another column."""
-        head = self._heads[0]
+        """Find the first entry again after a key has moved or has run in another column."""
         self._settle()
-        if self._heads[0] is not head and self in self.column.afloat:
-            position = self.position = self.place()
-            heappush(self.tenant.heads, position)
+        if self.position is not None and self not in self.flow.waiting:
+            self.flow.put(self)
