@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 import msgspec
 
@@ -117,6 +118,52 @@ class LaneReader:
         self.highest_seq = min(self.highest_seq, position)
 
 
+class Sweep(IntEnum):
+    """A sweep that is due."""
+
+    NONE = 0
+    NEW = 1
+    AGAIN = 2
+    """Sweeps under way begin again: they have passed rows that are to be delivered again."""
+
+
+class ReadQueue:
+    """The readers of lanes that are behind, without those that wait for room."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[LaneKey, LaneReader] = {}
+        self._reads = 0
+        """Number of reads of lanes so far."""
+        self._is_news_first = False
+        """Whether lanes with news went before the others in the last round of reads."""
+
+    def add(self, lane: LaneReader) -> None:
+        """Read a lane as soon as its turn comes."""
+        self._lanes[lane.key] = lane
+
+    def drop(self, key: LaneKey) -> None:
+        """Read a lane no more until it is added again."""
+        self._lanes.pop(key, None)
+
+    def in_turn(self) -> list[LaneReader]:
+        """Return the lanes to read, those first that were read least recently. So the first reads
+        of long lanes, of many steps each, take turns. Every second time, lanes with news go before
+        all others, and after them, one by one, lanes of which more must be read before any of their
+        tasks may run."""
+        self._is_news_first = not self._is_news_first
+        lanes = sorted(self._lanes.values(), key=lambda lane: (lane.served, lane.key.priority))
+        if self._is_news_first:
+            first = [lane for lane in self._lanes.values() if lane.is_beginning]
+            lanes = [*first, *(lane for lane in lanes if not lane.is_beginning)]
+            lanes.sort(key=lambda lane: not lane.has_news)
+        return lanes
+
+    def on_read(self, lane: LaneReader) -> None:
+        """Record that a lane was read."""
+        self._reads += 1
+        lane.served = self._reads
+
+
 class DatabaseChannel:
     """A `fairlead.ports.trigger_channel.TriggerChannel` on the rows of the task store."""
 
@@ -135,32 +182,18 @@ class DatabaseChannel:
         """First positions of the partitions to read, by priority."""
         self._lanes: dict[LaneKey, LaneReader] = {}
         """Readers of the lanes that have had a row."""
-        self._to_read: dict[LaneKey, LaneReader] = {}
-        """Readers of lanes that are behind, but of none that waits for room."""
+        self._to_read = ReadQueue()
         self._to_sweep: dict[LaneKey, LaneReader] = {}
         """Readers whose earlier rows are to be read again."""
         self._early: dict[LaneKey, list[tuple[float, int]]] = {}
         """Positions that were announced of lanes without a reader, with the monotonic seconds."""
         self._unsearched: set[PartitionKey] = set()
         """Assigned partitions in which no search has looked for lanes with rows yet."""
-        self._searching: set[PartitionKey] = set()
-        """New partitions that the search under way covers."""
-        self._is_search_due = False
-        self._are_sweeps_due = False
-        """Whether the next search lets sweeps under way begin again: they have passed rows that
-        are to be delivered again."""
-        self._has_searched = False
-        """Whether a search has ended. The first search also reports partitions that this node does
-        not know, because a submitter declares more of them."""
-        self._search_at = 0.0
-        """Monotonic seconds before which no further search begins for a sweep."""
-        self._reads = 0
-        """Number of reads of lanes so far."""
-        self._is_news_first = False
-        """Whether lanes with news went before the others in the last round of reads."""
         self._changed = asyncio.Event()
         self._heal_at = clock.monotonic() + self._heal_every
+        self._sweep_due = Sweep.NONE
         self._sweep_at = 0.0
+        """Monotonic seconds before which no search begins for a sweep, and no page of one."""
         self._on_notification: Callable[[Notification], None] = lambda notification: None
 
     @property
@@ -184,7 +217,6 @@ class DatabaseChannel:
 
     async def open(self, on_notification: Callable[[Notification], None], node: str) -> None:
         self._on_notification = on_notification
-        self._has_searched = False
         self._changed = asyncio.Event()  # a former node may have run on another event loop
         await self._notifier.listen(self._on_any_notification, node)
 
@@ -204,17 +236,16 @@ class DatabaseChannel:
         for key in lost:
             for priority in PRIORITIES:
                 self._lanes.pop(LaneKey(*key, priority), None)
-                self._to_read.pop(LaneKey(*key, priority), None)
+                self._to_read.drop(LaneKey(*key, priority))
                 self._to_sweep.pop(LaneKey(*key, priority), None)
         self._unsearched = (self._unsearched - lost) | gained
-        self._searching -= lost
         self._assigned = dict(partitions)
         self._changed.set()
 
     def is_behind(self, lane: LaneKey) -> bool:
         found = self._lanes.get(lane)
         if found is None:
-            return self._is_unknown(PartitionKey(lane.queue, lane.partition))
+            return PartitionKey(lane.queue, lane.partition) in self._unsearched
         if found.keyed is not None:
             return found.keyed.is_beginning
         return found.is_behind or found.is_reading
@@ -251,13 +282,12 @@ class DatabaseChannel:
     def _read_on(self, lane: LaneReader) -> None:
         """Read a lane, if it is behind, as soon as its turn comes."""
         if lane.is_behind:
-            self._to_read[lane.key] = lane
+            self._to_read.add(lane)
         self._changed.set()
 
     def redeliver(self) -> None:
         self._begin_sweep()
-        self._are_sweeps_due = True
-        self._search_at = self._sweep_at = 0.0
+        self._sweep_due, self._sweep_at = Sweep.AGAIN, 0.0
         for lane in self._lanes.values():
             if lane.keyed is not None:
                 lane.keyed.read_on()
@@ -270,28 +300,28 @@ class DatabaseChannel:
             if self._clock.monotonic() >= self._heal_at:
                 self._begin_sweep()
             is_news = bool(self._unsearched)
-            if is_news or (self._is_search_due and self._clock.monotonic() >= self._search_at):
+            if is_news or (self._sweep_due and self._clock.monotonic() >= self._sweep_at):
                 await self._search()
-            for lane in self._in_turn():
+            for lane in self._to_read.in_turn():
                 if lane.keyed is not None:
                     was_searching = lane.keyed.is_searching
                     found = await self._read_keys(lane, lane.keyed, room)
                     if found is not None or was_searching:
-                        self._note_served(lane)
+                        self._to_read.on_read(lane)
                         return [*self._arrived(room, found or ()), *(found or ())]
                     if lane.keyed is None:  # it is read by position again
                         is_news = True
                         continue
                 elif (space := room.ahead(lane.key)) > 0:
-                    self._note_served(lane)
+                    self._to_read.on_read(lane)
                     triggers = await self._read(lane, min(space, PAGE), room)
                     if not lane.is_behind:
-                        self._to_read.pop(lane.key, None)
+                        self._to_read.drop(lane.key)
                     if triggers:
                         return [*self._arrived(room, triggers), *triggers]
                     is_news = True
                     continue
-                self._to_read.pop(lane.key, None)
+                self._to_read.drop(lane.key)
             if (arrived := self._arrived(room, ())) or is_news:
                 return arrived
             if self._clock.monotonic() >= self._sweep_at:
@@ -304,23 +334,6 @@ class DatabaseChannel:
                         return found
             await self._wait()
 
-    def _in_turn(self) -> list[LaneReader]:
-        """Return the lanes to read, those first that were read least recently. So the first reads
-        of long lanes, of many steps each, take turns. Every second time, lanes with news go before
-        all others, and after them, one by one, lanes of which more must be read before any of their
-        tasks may run."""
-        self._is_news_first = not self._is_news_first
-        lanes = sorted(self._to_read.values(), key=lambda lane: (lane.served, lane.key.priority))
-        if self._is_news_first:
-            first = [lane for lane in self._to_read.values() if lane.is_beginning]
-            lanes = [*first, *(lane for lane in lanes if not lane.is_beginning)]
-            lanes.sort(key=lambda lane: not lane.has_news)
-        return lanes
-
-    def _note_served(self, lane: LaneReader) -> None:
-        self._reads += 1
-        lane.served = self._reads
-
     async def close(self) -> None:
         await self._notifier.close()
 
@@ -332,46 +345,35 @@ class DatabaseChannel:
 
     async def _search(self) -> None:
         """Find the lanes that have rows. Read new ones, and sweep all of them if a sweep is due."""
-        self._searching, self._unsearched = self._unsearched, set()
-        is_sweeping, self._is_search_due = self._is_search_due, False
-        is_again, self._are_sweeps_due = self._are_sweeps_due, False
-        began = self._clock.monotonic()
+        unsearched, sweep = self._unsearched, self._sweep_due
+        self._sweep_due, began = Sweep.NONE, self._clock.monotonic()
         try:
             found = await self._tasks.database.read(self._tasks.lanes())
         except BaseException:
-            self._unsearched |= self._searching
-            self._searching = set()
-            self._is_search_due |= is_sweeping
-            self._are_sweeps_due |= is_again
+            self._sweep_due = max(self._sweep_due, sweep)
             raise
-        self._search_at = began + (self._clock.monotonic() - began) / SWEEP_SHARE
+        if sweep:
+            self._sweep_at = began + (self._clock.monotonic() - began) / SWEEP_SHARE
         for key in sorted(found, key=lambda lane: (lane.priority, lane)):
             is_new = key not in self._lanes
             if (lane := self._reader(key)) is None:
                 continue
-            lane.is_behind |= is_new or is_sweeping
+            lane.is_behind |= is_new or bool(sweep)
             # A former owner may have kept tasks of ordering keys out of memory behind its position.
             is_inherited = is_new and lane.read_seq > 0
-            if is_again or ((is_sweeping or is_inherited) and lane.sweep_seq is None):
+            if sweep is Sweep.AGAIN or ((sweep or is_inherited) and lane.sweep_seq is None):
                 lane.sweep_seq = 0
-            if is_sweeping and lane.keyed is not None:
+            if sweep and lane.keyed is not None:
                 lane.keyed.begin_sweep()
             if lane.is_sweeping:
                 self._to_sweep[key] = lane
             self._read_on(lane)
-        self._searching = set()
-        others = [k for k in found if PartitionKey(k.queue, k.partition) not in self._assigned]
-        is_first, self._has_searched = not self._has_searched, True
-        if (is_sweeping or is_first) and others:
+        if self._unsearched is unsearched:  # else search again, because the partitions changed
+            self._unsearched = set()
+        if others := [Lane(*key, 0) for key in found if key[:2] not in self._assigned]:
             # Tell the node about partitions that it does not know, because a submitter declares
             # more partitions.
-            self._on_notification(
-                Notification(ready=[Lane(k.queue, k.partition, k.priority, 0) for k in others])
-            )
-
-    def _is_unknown(self, partition: PartitionKey) -> bool:
-        """Return whether a lane of the partition without a reader may have rows."""
-        return partition in self._unsearched or partition in self._searching
+            self._on_notification(Notification(ready=others))
 
     def _reader(self, key: LaneKey) -> LaneReader | None:
         """Return the reader of a lane, after making it if needed; None for a partition that is not
@@ -382,7 +384,7 @@ class DatabaseChannel:
             positions = self._assigned.get(partition)
             if positions is not None:
                 lane = self._lanes[key] = self._new_reader(key, positions.get(key.priority, 0))
-                lane.is_behind = self._is_unknown(partition)
+                lane.is_behind = partition in self._unsearched
                 if lane.is_sweeping:
                     self._to_sweep[key] = lane
                 since = self._clock.monotonic() - EARLY_SECONDS
@@ -473,16 +475,14 @@ class DatabaseChannel:
         return await self._tasks.database.read(self._tasks.ready(lane.key, above, limit))
 
     def _begin_sweep(self) -> None:
-        self._is_search_due = True
+        self._sweep_due = max(self._sweep_due, Sweep.NEW)
         self._heal_at = self._clock.monotonic() + self._heal_every
 
     async def _wait(self) -> None:
         soonest = self._clock.monotonic() + 0.01
         until = self._heal_at
-        if self._to_sweep:
+        if self._to_sweep or self._sweep_due:
             until = min(until, max(self._sweep_at, soonest))
-        if self._is_search_due:
-            until = min(until, max(self._search_at, soonest))
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 await self._changed.wait()
