@@ -157,15 +157,15 @@ class KafkaChannel(DatabaseChannel):
         self._endpoint = KafkaEndpoint.of(url)
         self.location = self._endpoint.location
         self._prefix_owner = PrefixOwner(self._endpoint, store)
-        self._outages = KafkaOutageLog(
-            "triggers were not sent; the sweeps will find their rows", {"channel": self.location}
-        )
         self._sender = KafkaSender(
             self._endpoint,
             _Topics(self._endpoint, self._prefix_owner, partitions),
             SEND_SECONDS,
             partial(counted, "unsent_triggers", 1),
-            self._outages,
+            KafkaOutageLog(
+                "triggers were not sent; the sweeps will find their rows",
+                {"channel": self.location},
+            ),
         )
         self._counted = counted
         self._receiver: Receiver | None = None
@@ -177,7 +177,6 @@ class KafkaChannel(DatabaseChannel):
         self._is_waiting_for_twins = False
         self._waiting: dict[LaneKey, deque[Trigger]] = {}
         """Triggers that have arrived and that `receive` has not returned yet."""
-        self._arrived_count = 0
         self._failure: BaseException | None = None
         """The error that broke the consumer; `receive` raises it."""
 
@@ -198,12 +197,7 @@ class KafkaChannel(DatabaseChannel):
             self._notifier.notify(msgspec.structs.replace(notification, triggers=[]))
         if not (notification.ready or notification.triggers):
             return
-        messages = _messages(notification)
-        if self._sender.has_room:
-            self._sender.send(messages)
-        else:
-            self._counted("unsent_triggers", len(messages))
-            self._outages.report("too many messages wait to be sent")
+        self._sender.offer(_messages(notification))
 
     def close_sender(self) -> None:
         self._sender.close()
@@ -244,9 +238,8 @@ class KafkaChannel(DatabaseChannel):
     def assign(self, partitions: Mapping[PartitionKey, Mapping[int, int]]) -> None:
         super().assign(partitions)
         for key in [key for key in self._waiting if not self._is_assigned(key)]:
-            waiting = self._waiting.pop(key)
-            self._arrived_count -= len(waiting)
-            self.settled(waiting)  # their rows are read when the partition is assigned again
+            # The rows are read when the partition is assigned again.
+            self.settled(self._waiting.pop(key))
 
     def _new_reader(self, key: LaneKey, position: int) -> LaneReader:
         """Return a reader that sweeps at once: triggers that came out of order, and that the
@@ -264,7 +257,7 @@ class KafkaChannel(DatabaseChannel):
     def _arrived(self, room: Room, read: Sequence[Trigger]) -> Sequence[Trigger]:
         if self._failure is not None:
             raise self._failure
-        if not self._arrived_count:
+        if not self._waiting:
             return ()
         given: list[Trigger] = []
         taken = Counter(LaneKey(each.queue, each.partition, each.priority) for each in read)
@@ -272,12 +265,10 @@ class KafkaChannel(DatabaseChannel):
             waiting, lane = self._waiting[key], self._reader(key)
             assert lane is not None  # `assign` drops what waits in other partitions
             if lane.is_behind:  # the reader will read the rows above its position
-                self._arrived_count -= len(waiting)
                 ahead = [trigger for trigger in waiting if trigger.seq > lane.read_seq]
                 waiting = self._waiting[key] = deque(
                     trigger for trigger in waiting if trigger.seq <= lane.read_seq
                 )
-                self._arrived_count += len(waiting)
                 self.settled(ahead)
             space = room.ahead(key) - taken[key]
             for _ in range(min(len(waiting), space)):
@@ -288,8 +279,11 @@ class KafkaChannel(DatabaseChannel):
                 lane.highest_seq = max(lane.highest_seq, trigger.seq)
             if not waiting:
                 del self._waiting[key]
-        self._arrived_count -= len(given)
         return given
+
+    @property
+    def _arrived_count(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
     # notifications from the database --------------------------------------------------------------
 
@@ -373,7 +367,7 @@ class KafkaChannel(DatabaseChannel):
         self._progress.end(keys)
         dropped = set(keys)
         for lane in [lane for lane in self._waiting if lane[:2] in dropped]:
-            self._arrived_count -= len(self._waiting.pop(lane))
+            del self._waiting[lane]
 
     def _received(self, messages: Sequence[Received]) -> None:
         now = self._clock.monotonic()
@@ -418,7 +412,6 @@ class KafkaChannel(DatabaseChannel):
         if self._progress.holds(trigger.id) or (is_late and trigger.seq <= lane.read_seq):
             return False
         self._waiting.setdefault(key, deque()).append(trigger)
-        self._arrived_count += 1
         return True
 
     def _leave_to_rows(self) -> None:
@@ -428,7 +421,6 @@ class KafkaChannel(DatabaseChannel):
             if self._arrived_count <= MOST_ARRIVED // 2:
                 return
             waiting = self._waiting.pop(key)
-            self._arrived_count -= len(waiting)
             self.settled(waiting)
             self._read_again(Lane(*key, min(trigger.seq for trigger in waiting)))
 

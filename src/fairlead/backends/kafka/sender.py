@@ -195,9 +195,16 @@ class KafkaSender:
         thread.poke()
         return one.future
 
+    def offer(self, messages: Sequence[Outgoing]) -> None:
+        """Send messages, or count them as failed if there is no room."""
+        if self._has_room:
+            self.send(messages)
+            return
+        for _ in messages:
+            self.count_failure(StoreUnavailable("too many messages wait to be sent"))
+
     @property
-    def has_room(self) -> bool:
-        """Whether there is room for further messages."""
+    def _has_room(self) -> bool:
         with self._lock:
             if len(self._waiting) < MOST_WAITING and not self._room_requests:
                 return True
@@ -208,7 +215,7 @@ class KafkaSender:
         """Return None if there is room for further messages, else a future that ends when there
         is. The future raises StoreUnavailable if no room is free in time."""
         with self._lock:
-            if self.has_room:
+            if self._has_room:
                 return None
             request = _RoomRequest(Future(), time.monotonic() + self.seconds)
             self._room_requests.append(request)
