@@ -58,7 +58,6 @@ _OURS = {
 }
 """Statements that find and delete the statistics of our tables, by the table that has them."""
 
-SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 BUSY_TIMEOUT = 30.0
 """Seconds that a connection waits for the lock of another one."""
 
@@ -72,27 +71,20 @@ class SqliteDatabase:
     (group commit), so many batches cost one fsync. `synchronous` has SQLite's values. With FULL,
     the default, and EXTRA, an acknowledged transaction survives a power cut: connections commit
     with NORMAL, and the write-ahead log is flushed after the writer lock was released (`WalFile`).
-    Raises ConfigurationError for another value of `synchronous`, and for a
-    SQLite older than 3.38.
+    Raises ConfigurationError for another value of `synchronous`, and for a SQLite older than 3.38.
     """
 
     dialect = "sqlite"
     has_one_writer = True
 
     def __init__(self, path: str | Path, synchronous: str = "FULL") -> None:
-        if synchronous.upper() not in SYNCHRONOUS:
-            raise ConfigurationError(
-                f"synchronous={synchronous!r}: use one of {', '.join(SYNCHRONOUS)}"
-            )
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise ConfigurationError(
                 f"SQLite {sqlite3.sqlite_version} is too old; 3.38 or later is needed"
             )
         self.path = Path(path).absolute()  # a handler may change the working directory
         self.location = str(path)
-        self.is_durable = synchronous.upper() in ("FULL", "EXTRA")
-        self._synchronous = "NORMAL" if self.is_durable else synchronous.upper()
-        self._wal = WalFile()
+        self._wal = WalFile(synchronous)
         self.busy_timeout = BUSY_TIMEOUT
         self._idle: deque[sqlite3.Connection] = deque()
         self._reader: sqlite3.Connection | None = None
@@ -143,7 +135,7 @@ class SqliteDatabase:
                 cached_statements=256,
             )
             _use_wal(connection, self.busy_timeout)
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # one of SYNCHRONOUS
+            connection.execute(f"PRAGMA synchronous = {self._wal.in_commit}")
             connection.execute("PRAGMA temp_store = MEMORY")
             connection.execute("PRAGMA foreign_keys = ON")  # for the tables of handlers
             pages = _checkpoint_pages(self.path)
@@ -192,9 +184,8 @@ class SqliteDatabase:
         The caller has released the writer lock, so that other writers commit meanwhile, and the
         kernel can serve concurrent flushes together. Raise StoreUnavailable if the disk refuses.
         """
-        if self.is_durable:
-            with failures():
-                self._wal.flush()
+        with failures():
+            self._wal.flush()
 
     @asynccontextmanager
     async def transaction_async(self) -> AsyncIterator[sqlite3.Connection]:

@@ -15,13 +15,20 @@ from __future__ import annotations
 import os
 import sqlite3
 
+from fairlead.core import values
+
 _sync = getattr(os, "fdatasync", os.fsync)  # not every system has fdatasync
 
 
 class WalFile:
     """The `-wal` file beside a database file; it exists while a connection is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, synchronous: str) -> None:
+        """`synchronous`: see `SqliteDatabase`. Raise ConfigurationError for another value."""
+        level = values.one_of("synchronous", synchronous.upper(), "OFF", "NORMAL", "FULL", "EXTRA")
+        self._is_flushed = level in ("FULL", "EXTRA")
+        self.in_commit = "NORMAL" if self._is_flushed else level
+        """Value of the pragma `synchronous` of each connection."""
         self._path: str | None = None
 
     def find(self, connection: sqlite3.Connection) -> None:
@@ -32,6 +39,8 @@ class WalFile:
 
     def flush(self) -> None:
         """Write all committed transactions to the disk. Raise OSError if that fails."""
+        if not self._is_flushed:
+            return
         assert self._path is not None, "no connection was opened"
         descriptor = os.open(self._path, os.O_RDWR)
         try:
