@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from psycopg import sql
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import snapshots
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
@@ -381,6 +381,24 @@ def test_a_commit_during_a_sweep_loses_no_file(
     monkeypatch.setattr(sweeping, "unreachable", then_commits)
     assert table.sweep(now() + MINUTE) == 0
     assert ids(table) == [0, 1]
+
+
+def test_metadata_that_killed_commits_left_is_no_lost_history(
+    table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes in a row died after their commit, before they removed the oldest metadata."""
+    for number in range(12):
+        assert add(table, number)
+    with monkeypatch.context() as killed:
+        killed.setattr(Catalog, "_delete_old_metadata", staticmethod(lambda *_: None))
+        assert add(table, 12) and add(table, 13)
+    for number in range(14, 30):
+        assert add(table, number)
+    assert table.expire_unneeded(now() + 2 * HOUR)
+    assert table.sweep(now() + MINUTE)
+    assert ids(table) == list(range(30))
+    metadata = [path for path in files_of(table._location) if path.name.endswith(".metadata.json")]
+    assert len(metadata) == 11
 
 
 def test_an_exporter_forgets_old_snapshots_now_and_then(table: WarehouseTable) -> None:

@@ -60,6 +60,29 @@ def reachable(stored: IcebergTable) -> set[str]:
     return set(map(path_of, found))
 
 
+def superseded(stored: IcebergTable) -> list[str]:
+    """Return earlier metadata of the table that its log has dropped: commits leave such a file if
+    their process dies before it removes the file. The table still has the newest snapshot of
+    each; without that snapshot, nobody can distinguish the file from a lost history."""
+    known = {each.snapshot_id for each in stored.metadata.snapshots}
+    listed = {path_of(entry.metadata_file) for entry in stored.metadata.metadata_log}
+    version = _version(stored.metadata_location)
+    earlier = [
+        url
+        for url in files_in(stored.io, f"{stored.location()}/metadata")
+        if _version(url) < version and path_of(url) not in listed
+    ]
+    found = metadata_of(stored.io, earlier)
+    return [url for url, metadata in found.items() if metadata.current_snapshot_id in known]
+
+
+def _version(url: str) -> int:
+    """Return the number in the name of a metadata file, which each commit increases by one; -1 for
+    another file."""
+    digits = url.rpartition("/")[2].partition("-")[0]
+    return int(digits) if url.endswith(_METADATA) and digits.isdecimal() else -1
+
+
 def path_of(url: str) -> str:
     """Return a file without its scheme: Spark writes file:/folder and s3a://bucket/file, where
     others write file:///folder and s3://bucket/file."""

@@ -421,6 +421,8 @@ class WarehouseTable:
             ids = sweeping.expired(stored.metadata, before // 1000, replaced_before // 1000)
             if len(ids) < at_least:
                 return 0
+            for url in sweeping.superseded(stored):
+                sweeping.remove(stored.io, url)
             # Another writer may be first, or expire the same snapshots.
             with catalog_errors(self._location), suppress(CommitFailedException, ValueError):
                 stored.maintenance.expire_snapshots().by_ids(ids).commit()
