@@ -69,7 +69,7 @@ SORTS = {
     "task_reads.sizes_of_newest": BATCH,
     "task_reads.ids_of_newest": BATCH,
     "backlog.ahead": PAGE,
-    "history.running": "groups the claimed tasks",
+    "task_reads.running": "sorts claimed tasks",
     "history.ended": KEYS,
     "incidents.counts": KEYS,
     "incidents.undelivered": PAGE,

@@ -86,7 +86,6 @@ async def test_waiting_running_and_finished_tasks_are_counted_once(
             while (
                 found := (await asyncio.to_thread(reader.look))["work"]
             ).running != 6 or found.waits_since:
-                reader.observer._running_at = 0.0  # count running tasks now, though attempts arrive
                 await asyncio.sleep(0.05)
         assert found.claimed_at > 0
         gate.set()
@@ -112,7 +111,6 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, reader:
     async with running(app) as node:
         async with asyncio.timeout(60):
             while (await asyncio.to_thread(reader.look)).get("work", NOTHING).running != 1:
-                reader.observer._running_at = 0.0
                 await asyncio.sleep(0.05)
         name = node.settings.name
 
@@ -123,7 +121,6 @@ async def test_tasks_of_a_node_without_heartbeats_do_not_count(app: App, reader:
                 table = "heartbeats" if mark == "%s" else "nodes"
                 statement = f"UPDATE fairlead_{table} SET heartbeat_at = {mark}"
                 connection.execute(statement, (long_ago,))
-            reader.observer._running_at = 0.0
             return reader.look()["work"]
 
         async with asyncio.timeout(60):

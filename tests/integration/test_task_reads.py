@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from fairlead import App, NoRetry
+from fairlead.backends.sql import task_reads
 from fairlead.errors import InvalidTask
 from fairlead.model import tenant_of
 from fairlead.model.task_facts import TaskPage
@@ -133,6 +134,7 @@ async def test_a_page_ends_after_the_rows_that_it_may_walk_and_says_so(
     shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, pay = shop
+    monkeypatch.setattr(task_reads, "MOST_UNTIL_HIT", 0)
     app.submit_many(
         [pay.options(fairness_key="a" if i == 3 else "b").draft(n=i) for i in range(40)]
     )

@@ -72,10 +72,10 @@ class Watched(SqliteTaskStore):
             await self.completed()
         return found
 
-    async def still_held(self, *arguments: Any) -> Any:
+    async def still_held(self, *arguments: Any, **noted: bool) -> Any:
         if self.checking is not None:
             await self.checking()
-        found = await SqliteTaskStore.still_held(self, *arguments)
+        found = await SqliteTaskStore.still_held(self, *arguments, **noted)
         if self.checked is not None:
             await self.checked()
         return found

@@ -179,7 +179,7 @@ class ToyStore:
                 row.attempt, row.tries = row.attempt - 1, row.tries - 1
         return _notification(rows) if rows else None
 
-    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
+    async def still_held(self, node: str, ids: Sequence[str], noted: bool = False) -> set[str]:
         return {id for id, _ in await self.held(node)} & set(ids)
 
     async def held(self, node: str) -> list[tuple[str, int]]:

@@ -258,7 +258,7 @@ class Membership(SimplePart):
         self._context.events.on_view(View(*changes, members, present))
         if held := self._claimer.held():
             ids = [run.claimed.id for run in held]
-            kept = await self._context.claims.still_held(self._node, ids)
+            kept = await self._context.claims.still_held(self._node, ids, noted=True)
             if lost := [each for each in held if each.claimed.id not in kept]:
                 # This node ended some of these itself, and may run their tasks again already.
                 self._runs.taken_away(lost)

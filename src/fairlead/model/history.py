@@ -92,16 +92,6 @@ class Totals(NamedTuple):
     each factor reduced by it first. Replacing a row changes the sum."""
 
 
-class Running(NamedTuple):
-    """The tasks of a queue that a node holds."""
-
-    queue: str
-    node: str
-    tasks: int
-    claimed_at: int
-    """When the last of these tasks was claimed (microseconds since the epoch)."""
-
-
 class Ended(NamedTuple):
     """Counts of attempts that ended."""
 

@@ -37,6 +37,19 @@ class RunFact(NamedTuple):
     next_state: str
 
 
+class RunningTask(NamedTuple):
+    """A task that a node holds."""
+
+    id: str
+    version: int
+    queue: str
+    name: str
+    fairness_key: str
+    node: str
+    claimed_at: int
+    """Microseconds since the epoch."""
+
+
 class KeyCount(NamedTuple):
     """Unfinished tasks of a name and fairness key in one state, among those that were looked at."""
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fairlead.backends.sql.task_reads import MOST_RUNNING
 from fairlead.clock import MICROS
 from fairlead.core import values
 from fairlead.errors import InvalidTask
-from fairlead.model import INCIDENT_ENDS, Incident, IncidentKind, tenant_of
-from fairlead.model.task_facts import Backlog, ErrorFact, RunFact
+from fairlead.model import INCIDENT_ENDS, Incident, IncidentKind, State, tenant_of
+from fairlead.model.task_facts import Backlog, ErrorFact, RunFact, RunningTask
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import Counted
 from fairlead.operate.numbers import MOST_RUNS, Estimate, Sums, Window, waits_of
@@ -22,6 +23,8 @@ MOST_ERRORS = 2000
 """Number of the latest tasks in ERROR that are counted."""
 MOST_INCIDENTS = 1000
 """Number up to which open incidents are read."""
+FEW = 5
+"""Number of hits of a sample below which they give no number."""
 RATE_SECONDS = 300.0
 """Seconds before now whose ends make the rates."""
 
@@ -36,6 +39,8 @@ class Facts:
     runs: list[RunFact]
     """Latest attempts, at most MOST_RUNS."""
     backlog: Backlog
+    running: list[RunningTask]
+    """Running tasks, the longest first, at most MOST_RUNNING."""
     errors: list[ErrorFact]
     """Latest tasks in ERROR, at most MOST_ERRORS."""
     nodes: list[NodeRecord]
@@ -72,8 +77,11 @@ class Facts:
             tenant = tenant_of(run.fairness_key)
             found[tenant][run.queue].add_run(run, tenant, self.rates_from)
         for count in self.backlog.counts:
-            tenant = tenant_of(count.fairness_key)
-            found[tenant][count.queue].add_tasks(count, tenant)
+            if count.state is not State.PROCESSING or not self.is_sample:
+                tenant = tenant_of(count.fairness_key)
+                found[tenant][count.queue].add_tasks(count, tenant)
+        for task in self.running if self.is_sample else ():
+            found[tenant_of(task.fairness_key)][task.queue].processing += 1
         for error in self.errors:
             found[tenant_of(error.fairness_key)][error.queue].errors += 1
         return {tenant: dict(queues) for tenant, queues in found.items()}
@@ -100,7 +108,7 @@ class Facts:
         """Return the fields of TaskNumbers."""
         return {
             "backlog": self._estimate(sums.submitted),
-            "processing": self._estimate(sums.processing),
+            "processing": Estimate(sums.processing, len(self.running) < MOST_RUNNING),
             "waiting": self._estimate(sums.waiting),
             "errors": Counted(sums.errors, self.are_errors_cut),
             "oldest_ready_at": sums.oldest_ready_at,
@@ -110,7 +118,8 @@ class Facts:
 
     def _estimate(self, tasks: int) -> Estimate:
         """Return the number of tasks for which so many of the sample stand."""
-        return Estimate(round(tasks * self.backlog.factor), not self.is_sample)
+        is_rough = self.is_sample and tasks < FEW
+        return Estimate(round(tasks * self.backlog.factor), not self.is_sample, is_rough)
 
 
 def facts_of(context: OperateContext, given: object) -> Facts:
@@ -125,8 +134,8 @@ def facts_of(context: OperateContext, given: object) -> Facts:
 
 def read_facts(context: OperateContext) -> Facts:
     """Read the latest 10,000 attempts, at most 10,000 unfinished tasks (on PostgreSQL 1,000 pages
-    of the table), the latest 2,000 tasks in ERROR, at most 1,000 incidents, and the settings of
-    queues and nodes. Raise NotSupported on a store without rows."""
+    of the table), at most 10,000 running ones, the latest 2,000 tasks in ERROR, at most 1,000
+    incidents, and the settings of queues and nodes. Raise NotSupported on a store without rows."""
     store, reads = context.sql_store, context.reads
     read = store.database.read_now
     kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
@@ -137,6 +146,7 @@ def read_facts(context: OperateContext) -> Facts:
         settings=read(store.queue_settings()),
         runs=read(reads.runs(MOST_RUNS)),
         backlog=read(reads.backlog()),
+        running=read(reads.running(MOST_RUNNING)),
         errors=read(reads.errors(MOST_ERRORS)),
         nodes=read(store.nodes()),
         incidents=read(store.incidents.open(kinds, MOST_INCIDENTS, open_since)),

@@ -23,6 +23,8 @@ class Estimate(msgspec.Struct, frozen=True):
 
     number: int
     is_exact: bool = True
+    is_rough: bool = False
+    """Whether so few tasks of the sample stand for it that it may be far off."""
 
 
 class Waits(msgspec.Struct, frozen=True):

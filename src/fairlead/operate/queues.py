@@ -36,7 +36,7 @@ def queue_statuses(facts: Facts) -> list[QueueStatus]:
                 paused=known is not None and known.paused,
                 waiting=round(sums.waiting * factor),
                 submitted=round(sums.submitted * factor),
-                processing=round(sums.processing * factor),
+                processing=sums.processing,
                 error=sums.errors if facts.is_sample else sums.error,
                 oldest_ready_at=sums.oldest_ready_at,
             )

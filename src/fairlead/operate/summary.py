@@ -64,6 +64,7 @@ class Totals(msgspec.Struct, frozen=True):
     """Sums over queues."""
 
     backlog: int
+    """An estimate if the summary `is_sample`."""
     processing: int
     ends_per_second: float
     failures_per_second: float

@@ -216,11 +216,11 @@ class Management:
         submission; with a final state, of finished ones, by the time of their end. `after` is the
         cursor that a page has returned, for the same filter and order.
 
-        A page walks over at most 20,000 rows of the table or of the history, whatever the filter;
-        for `argument`, it searches at most 2,000 payloads (four for each task of `limit`), and
-        16 MiB. If a page ends there, `is_cut` is true, and the next page goes on. `id`,
-        `unique_key`, and the state ERROR are found by an index, and `ordering_key` too if it has
-        at most 500 tasks.
+        A page walks over at most 20,000 rows of the table or of the history, whatever the filter,
+        and goes on to 1,000,000 while it has found nothing; for `argument`, it searches at most
+        2,000 payloads (four for each task of `limit`), and 16 MiB. If a page ends there, `is_cut`
+        is true, and the next page goes on. `id`, `unique_key`, and the state ERROR are found by an
+        index, `ordering_key` too if it has at most 500 tasks, and running tasks by what nodes hold.
 
         Raise InvalidTask, and NotSupported on a store that cannot search so.
         """

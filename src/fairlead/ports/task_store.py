@@ -176,8 +176,10 @@ class Claims(Protocol):
         """Make claimed tasks that were not started SUBMITTED again, at their old position and with
         no attempt spent. `held`: pairs of (id, version held)."""
 
-    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
-        """Return those of the tasks that this node still holds in PROCESSING."""
+    async def still_held(self, node: str, ids: Sequence[str], noted: bool = False) -> set[str]:
+        """Return those of the tasks that this node still holds in PROCESSING. `noted`: `ids` are
+        all that the node knows it holds, the oldest claim first; a store that finds running tasks
+        by no index notes them for people."""
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         """Return (id, version) of all tasks that this node holds in PROCESSING."""

@@ -50,13 +50,6 @@ SELECT id::text, id::text, submitted_at, queue, name, fairness_key, weight, prio
 -- name: newest_submitted
 SELECT ((lpad(to_hex($1::bigint / 1000), 12, '0') || '70008000000000000000')::uuid)::text
 
--- name: running
-SELECT queue, node, count(*), max(claimed_at)
-  FROM fairlead_tasks WHERE state = 'PROCESSING' GROUP BY queue, node
-
--- name: tasks_bytes
-SELECT pg_relation_size('fairlead_tasks')
-
 -- name: ended
 -- $1, $2: after this position; $3, $4: up to this position; $5: ended from this instant on; $6: submitted after this instant
 SELECT queue, fairness_key, outcome, CASE outcome WHEN 'lost' THEN coalesce(node, '') ELSE '' END, count(*),

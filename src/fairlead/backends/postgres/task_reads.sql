@@ -104,6 +104,16 @@ SELECT {run_fact}
  ORDER BY a.xid DESC, a.seq DESC
  LIMIT $1::bigint
 
+-- name: running
+-- $1: maximum number. Those that the nodes noted and still hold.
+SELECT t.*
+  FROM fairlead_running r
+ CROSS JOIN LATERAL json_array_elements_text(r.tasks::json) AS j
+ CROSS JOIN LATERAL (SELECT id::text, version, queue, name, fairness_key, node, claimed_at
+                       FROM fairlead_tasks WHERE id = j::uuid AND state = 'PROCESSING' AND node = r.node OFFSET 0) AS t
+ ORDER BY t.claimed_at, t.id
+ LIMIT $1::bigint
+
 -- name: mark
 SELECT (SELECT xid::text || '.' || seq FROM fairlead_attempts a ORDER BY a.xid DESC, a.seq DESC LIMIT 1),
        (SELECT id FROM fairlead_incidents ORDER BY id DESC LIMIT 1),

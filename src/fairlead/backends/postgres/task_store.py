@@ -63,6 +63,9 @@ _POSITIONS_CLEANED = ("clean_attempts", "clean_events")
 _LATEST_RESULT = 60_000_000
 """Microseconds after its end by which a result is stored, or is deleted only by another process."""
 
+MOST_NOTED = 1000
+"""Maximum number of running tasks that a heartbeat of a node notes for people."""
+
 _STUCK_ROWS = 50_000
 """Rows of all lanes together in which one call looks for stuck tasks."""
 
@@ -355,6 +358,14 @@ class PostgresTaskStore(SqlTaskStore):
 
     async def drop_claims(self, node: str, but: Sequence[int]) -> None:
         """Do nothing: the rows of the tasks name the node that holds them."""
+
+    async def still_held(self, node: str, ids: Sequence[str], noted: bool = False) -> set[str]:
+        if not noted:
+            return await super().still_held(node, ids)
+        # Need not be durable: the next heartbeat notes them again.
+        steps = self._one("note_held", batch(ids), node, batch(ids[:MOST_NOTED]))
+        rows = await self.database.run_async(steps, durable=False)
+        return {row[0] for row in rows}
 
     def _drop_node(self, node: str) -> Steps[Notification]:
         yield self.statement("drop_node", node)

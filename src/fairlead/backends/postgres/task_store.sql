@@ -400,6 +400,14 @@ SELECT id::text
  WHERE id = ANY (ARRAY(SELECT j::uuid FROM json_array_elements_text($1::json) AS j)::uuid[])
    AND state = 'PROCESSING' AND node = $2
 
+-- name: note_held
+-- As still_held; $3: [id, ...] to note for `running` in task_reads.sql, in a row that is dropped with the node
+WITH noted AS (
+    INSERT INTO fairlead_running (node, tasks) SELECT $2, $3 FROM fairlead_nodes WHERE node = $2
+    ON CONFLICT (node) DO UPDATE SET tasks = excluded.tasks
+)
+{still_held}
+
 -- name: due_floor
 -- The beginning of due and next_due. Floor of due times (see due_floor.py): $1 due_at, $2 due_seq; $3: the start of the server
 -- on which it holds. The late tasks have a second bound of due_seq, which lets the planner expect few of them. The others are
@@ -730,6 +738,7 @@ DELETE FROM fairlead_nodes WHERE node = $1
 
 -- name: drop_heartbeat
 -- Follows drop_node, which waits for a node that registers, so that this statement sees the heartbeat of that node.
+WITH held AS (DELETE FROM fairlead_running WHERE node = $1)
 DELETE FROM fairlead_heartbeats WHERE node = $1
 
 -- name: nodes

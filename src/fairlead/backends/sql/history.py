@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlead.backends.sql.sql_file import load, package_of
-from fairlead.model.history import Ended, Feed, Position, Reader, Running, Totals
+from fairlead.model.history import Ended, Feed, Position, Reader, Totals
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 
 _SUBMIT_MICROS = 5_000_000
@@ -71,15 +71,6 @@ class SqlHistory:
     def newest_submitted(self, now: int) -> Steps[str]:
         """Return an `after` for `submitted` that skips the tasks submitted before about `now`."""
         return str((yield Statement(self._sql["newest_submitted"], (now,)))[0][0])
-
-    def running(self, most_bytes: int | None = None) -> Steps[list[Running] | None]:
-        """Return the tasks that nodes hold. A store that must read every unfinished task for that
-        reads none, and returns None, if their table has more than `most_bytes` bytes."""
-        if most_bytes is not None and "tasks_bytes" in self._sql:
-            ((found,),) = yield Statement(self._sql["tasks_bytes"])
-            if found > most_bytes:
-                return None
-        return [Running(*row) for row in (yield Statement(self._sql["running"]))]
 
     def ended(
         self, after: Position, until: Position, since: int, submitted: int

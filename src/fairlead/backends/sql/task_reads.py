@@ -19,12 +19,24 @@ from fairlead.core.payload import unpack
 from fairlead.errors import InvalidTask
 from fairlead.model import FINAL_STATES, ArgumentFilter, AttemptRecord, State
 from fairlead.model.history import Position
-from fairlead.model.task_facts import Backlog, ErrorFact, KeyCount, KeySetting, RunFact, TaskPage
+from fairlead.model.task_facts import (
+    Backlog,
+    ErrorFact,
+    KeyCount,
+    KeySetting,
+    RunFact,
+    RunningTask,
+    TaskPage,
+)
 from fairlead.ports.statements import Row, SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import TaskFilter
 
 MOST_WALKED = 20_000
 """Greatest number of rows that one page walks over."""
+MOST_UNTIL_HIT = 1_000_000
+"""Greatest number of rows that a page walks over which has found nothing."""
+MOST_RUNNING = 10_000
+"""Greatest number of running tasks that are read."""
 MOST_SEARCHED_ARGUMENTS = 2000
 """Number of payloads in which one page of at most 500 tasks searches an argument; a larger page
 searches four for each task that it may have."""
@@ -42,6 +54,8 @@ _FEW = 500
 """Greatest number of ids in one statement."""
 _FIRST_WINDOW = 4000
 """Rows that a walk reads before it goes on to its bound."""
+_LATER_WINDOW = 100_000
+"""Rows that a walk reads at once when it goes on beyond its bound."""
 
 
 class _Walk(NamedTuple):
@@ -53,13 +67,20 @@ class _Walk(NamedTuple):
     """Greatest number of rows."""
     columns: Literal["tasks", "sizes", "ids"] = "tasks"
     """Columns of each row: those of a task, its id and the size of its payload, or its id alone."""
+    until_hit: int = 0
+    """Greatest number of rows if nothing is found."""
 
-    @property
-    def windows(self) -> list[int]:
-        """Numbers of rows that are walked over one after the other. The first is small, because
-        the tasks of a page are often near."""
+    def windows(self, found: Sequence[Row]) -> Iterator[int]:
+        """Yield the numbers of rows to walk over, one after the other. The first is small, because
+        the tasks of a page are often near. Go on beyond the bound while nothing is `found`."""
         first = min(_FIRST_WINDOW, self.most)
-        return [first, self.most - first] if first < self.most else [first]
+        yield first
+        if first < self.most:
+            yield self.most - first
+        for _ in range(self.most, self.until_hit, _LATER_WINDOW):
+            if found:
+                return
+            yield _LATER_WINDOW
 
 
 class _Found(NamedTuple):
@@ -95,11 +116,12 @@ class TaskReads:
         most_walked: int = MOST_WALKED,
     ) -> Steps[TaskPage]:
         """Return a page of tasks that match, by id; with a final state, of finished ones, by their
-        end. Walks over at most `most_walked` rows after `where.after`. Raises InvalidTask for an
-        `after` that is no cursor."""
+        end. Walks over at most `most_walked` rows after `where.after`; without a hit among them,
+        over at most MOST_UNTIL_HIT. Raises InvalidTask for an `after` that is no cursor."""
         if where.tenants == () or limit == 0:
             return TaskPage([], None)
-        walk = _Walk("newest" if newest_first else "oldest", most_walked)
+        order: Literal["oldest", "newest"] = "newest" if newest_first else "oldest"
+        walk = _Walk(order, most_walked, until_hit=MOST_UNTIL_HIT)
         if where.state in FINAL_STATES:
             return (yield from self._finished(where, limit, walk))
         if where.argument is not None:
@@ -129,7 +151,7 @@ class TaskReads:
             return _Found(rows, rows[-1][0] if len(rows) == limit else None)
         found: list[Row] = []
         is_short = _selects_all(where) and limit <= walk.most
-        for window in [limit] if is_short else walk.windows:
+        for window in [limit] if is_short else walk.windows(found):
             end = yield self._statement(f"end_of_{walk.order}", low, high, window - 1)
             last = end[0][0] if end else low if walk.order == "newest" else high
             within = (low, last) if walk.order == "oldest" else (last, high)
@@ -144,7 +166,18 @@ class TaskReads:
             if not end:
                 return _Found(found, None)
             low, high = _ids(msgspec.structs.replace(where, after=last), walk.order)
+            if where.state is State.PROCESSING:
+                found += yield from self._running(where, (low, high), limit - len(found), walk)
+                return _Found(found, found[-1][0] if len(found) == limit else None)
         return _Found(found, last, is_cut=True)
+
+    def _running(
+        self, where: TaskFilter, within: tuple[str, str], limit: int, walk: _Walk
+    ) -> Steps[Sequence[Row]]:
+        """Return those of the running tasks that match, whose ids are within the range."""
+        running = yield from self.running(MOST_RUNNING)
+        ids = [task.id for task in running]
+        return (yield from self._among(where, ids, within, limit, walk))
 
     def _indexed(self, where: TaskFilter) -> Steps[list[str] | None]:
         """Return the ids of all tasks that may match, if an index finds few; else None."""
@@ -242,7 +275,7 @@ class TaskReads:
         conditions, span = _matching(where), list(ids)
         columns = "finished" if walk.columns == "tasks" else "ends"
         found: list[Row] = []
-        for window in walk.windows:
+        for window in walk.windows(found):
             end = yield self._statement(f"end_of_{order}_ends", *low, *high, window - 1)
             last = Position(*end[0]) if end else low if order == "newest" else high
             within = (low, last) if order == "oldest" else (last, high)
@@ -259,6 +292,11 @@ class TaskReads:
     def runs(self, limit: int) -> Steps[list[RunFact]]:
         """Return the latest attempts, latest first."""
         return [RunFact(*row) for row in (yield self._statement("runs", limit))]
+
+    def running(self, limit: int) -> Steps[list[RunningTask]]:
+        """Return the tasks that nodes hold, the longest first; on PostgreSQL without those that a
+        node has claimed since its last heartbeat, and at most 1,000 of a node."""
+        return [RunningTask(*row) for row in (yield self._statement("running", limit))]
 
     def backlog(self) -> Steps[Backlog]:
         """Return counts of the unfinished tasks: of all if there are few, else of a sample that is

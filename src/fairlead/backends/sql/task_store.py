@@ -335,7 +335,7 @@ class SqlTaskStore(SqlTaskRecords):
         rows = yield self.statement("hand_back", batch(held), node)
         return (yield from self._announced(notification_for(rows)))
 
-    async def still_held(self, node: str, ids: Sequence[str]) -> set[str]:
+    async def still_held(self, node: str, ids: Sequence[str], noted: bool = False) -> set[str]:
         return await self.database.read(self._still_held(node, ids))
 
     def _still_held(self, node: str, ids: Sequence[str]) -> Steps[set[str]]:

@@ -39,15 +39,6 @@ SELECT cast(seq AS TEXT), id, submitted_at, queue, name, fairness_key, weight, p
 -- ?1: now, not used here
 SELECT cast(coalesce((SELECT max(seq) FROM fairlead_tasks), 0) AS TEXT) WHERE ?1 >= 0
 
--- name: running
--- DISTINCT, because a task that a node claims twice is in two batches of claims.
-SELECT queue, node, count(*), max(claimed_at)
-  FROM (SELECT DISTINCT t.seq, t.queue, t.node, t.claimed_at
-          FROM fairlead_claims g, json_each(g.seqs) j
-          CROSS JOIN fairlead_tasks t ON t.seq = j.value
-         WHERE t.state = 'PROCESSING' AND t.node = g.node)
- GROUP BY queue, node
-
 -- name: ended
 -- ?1, ?2: after this position; ?3, ?4: up to this position; ?5: ended from this instant on; ?6: submitted after this instant
 SELECT queue, fairness_key, outcome, CASE outcome WHEN 'lost' THEN coalesce(node, '') ELSE '' END, count(*),

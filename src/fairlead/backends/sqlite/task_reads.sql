@@ -97,6 +97,15 @@ SELECT {run_fact}
  ORDER BY a.seq DESC
  LIMIT ?1
 
+-- name: running
+-- ?1: maximum number. DISTINCT, because a task that a node claims twice is in two batches of claims.
+SELECT DISTINCT t.id, t.version, t.queue, t.name, t.fairness_key, t.node, t.claimed_at
+  FROM fairlead_claims g, json_each(g.seqs) j
+ CROSS JOIN fairlead_tasks t ON t.seq = j.value
+ WHERE t.state = 'PROCESSING' AND t.node = g.node
+ ORDER BY t.claimed_at, t.id
+ LIMIT ?1
+
 -- name: mark
 SELECT (SELECT max(seq) FROM fairlead_attempts), (SELECT max(id) FROM fairlead_incidents),
        (SELECT number FROM fairlead_changes WHERE kind = 'queues')

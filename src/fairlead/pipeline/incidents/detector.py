@@ -94,8 +94,8 @@ class Observation:
     """Microseconds by a clock that is never set, which measures the time between observations."""
     waits_since: int | None = None
     """Instant at which the oldest unclaimed task became ready; None if no task waits."""
-    running: int | None = None
-    """Number of tasks held by living nodes; None if not counted."""
+    running: int = 0
+    """Number of tasks held by living nodes."""
     claimed_at: int = 0
     """Instant of the latest claim among the running tasks."""
     is_paused: bool = False
@@ -253,13 +253,11 @@ class Detector:
         return min(max(instant - found.at + self._now, self._before), self._now)
 
     def _stall(self, found: Observation) -> dict[tuple[str, str], int]:
-        has_ended = bool(found.done or found.failed or found.lost)
-        if has_ended:
+        if found.done or found.failed or found.lost:
             self._moved_at = self._now
         elif found.claimed_at > self._claimed_at:
             self._moved_at = self._time(found, found.claimed_at)
-        if found.running is not None:
-            self._claimed_at = found.claimed_at
+        self._claimed_at = found.claimed_at
         oldest = None if found.is_paused else found.waits_since
         if oldest is not None and (self._oldest is None or oldest > self._oldest):
             self._waits_from = self._time(found, oldest)
@@ -267,14 +265,9 @@ class Detector:
         if oldest is None:
             return {}
         since = max(self._moved_at, self._since, self._waits_from)
-        if found.running is None:
-            # The number of running tasks is unknown: an open stall stays open until a run ends.
-            is_stalled = ("stall", ALL) in self.open and not has_ended
-        else:
-            rules = self._rules
-            patience = rules.standstill_seconds if found.running else rules.stall_seconds
-            is_stalled = self._now - since >= _micros(patience)
-        return {("stall", ALL): since} if is_stalled else {}
+        rules = self._rules
+        patience = rules.standstill_seconds if found.running else rules.stall_seconds
+        return {("stall", ALL): since} if self._now - since >= _micros(patience) else {}
 
     def _floods(self, found: Observation) -> Iterator[str]:
         minute, rules = self._now // MINUTE, self._rules

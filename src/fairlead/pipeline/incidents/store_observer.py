@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fairlead.backends.sql.history import SqlHistory
+from fairlead.backends.sql.task_reads import MOST_RUNNING, TaskReads
 from fairlead.clock import MICROS, Clock
 from fairlead.engine.liveness import SILENT_SECONDS
-from fairlead.model.history import SUBMITTED_FIELDS, Position, Running
+from fairlead.model.history import SUBMITTED_FIELDS, Position
+from fairlead.model.task_facts import RunningTask
 from fairlead.pipeline.incidents.detector import Observation
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Steps
@@ -35,16 +36,6 @@ OLD_US = 60_000_000
 """Age of an ended run, in microseconds, above which it does not count: after an outage, old runs
 must not count as present failures or losses."""
 
-RUNNING_EVERY = 10.0
-"""Seconds between two counts of running tasks while no queue stands still."""
-
-_PAUSE_FACTOR = 10
-"""Least pause after a count of running tasks, as a multiple of the time that the count took."""
-
-MOST_BYTES = 64_000_000
-"""Size of the table of unfinished tasks on PostgreSQL above which running tasks are not counted,
-and any queue is taken to run one: a stall is then reported after `standstill_seconds`."""
-
 _POSITION, _AT, _OF_QUEUE, _OF_KEY = (
     SUBMITTED_FIELDS.index(name) for name in ("position", "at", "queue", "fairness_key")
 )
@@ -66,6 +57,7 @@ class StoreObserver:
     def __init__(self, store: SqlStore, history: SqlHistory, clock: Clock) -> None:
         self._store = store
         self._history = history
+        self._reads = TaskReads(store.database)
         self._clock = clock
         self._after: str | None = None
         """Position up to which submitted tasks are counted; counting begins at the first read."""
@@ -75,8 +67,6 @@ class StoreObserver:
         self._ended_until: Position | None = None
         """Position up to which ended runs are counted."""
         self._since: dict[str, _Since] = defaultdict(_Since)
-        self._running_at = float("-inf")
-        """Latest time of the next count of running tasks, in seconds of `time.monotonic`."""
 
     def steps(self) -> Steps[list[Observation]]:
         """Return an observation of each queue. Raise StoreUnavailable and keep what was counted for
@@ -94,20 +84,21 @@ class StoreObserver:
             for node in (yield from self._store.nodes())
             if node.queues and node.heartbeat_at < now - SILENT_SECONDS * MICROS
         }
-        running = yield from self._count_running(waiting.keys())
+        running: defaultdict[str, list[RunningTask]] = defaultdict(list)
+        for task in (yield from self._reads.running(MOST_RUNNING)):
+            running[task.queue].append(task)
         changes, self._since = self._since, defaultdict(_Since)
         found = []
         for queue in sorted({*queues, *changes}):
             since = changes[queue]
-            held = [each for each in running or () if each.queue == queue]
-            alive = sum(each.tasks for each in held if each.node not in silent)
+            held = running[queue]
             found.append(
                 Observation(
                     queue=queue,
                     at=now,
                     time=round(time.monotonic() * MICROS),
                     waits_since=waiting.get(queue),
-                    running=None if running is None else alive,
+                    running=sum(each.node not in silent for each in held),
                     claimed_at=max((each.claimed_at for each in held), default=0),
                     is_paused=queue in queues and queues[queue].paused,
                     done=since.done,
@@ -154,17 +145,3 @@ class StoreObserver:
                 self._after = str(rows[-1][_POSITION])
             if len(rows) < PAGE:
                 return
-
-    def _count_running(self, waiting: Collection[str]) -> Steps[list[Running] | None]:
-        """Return the running tasks, or None if no count is due. A count is due earlier if tasks
-        wait in a queue in which no run has ended."""
-        began = time.monotonic()
-        moving = {queue for queue, since in self._since.items() if since.done or since.failed}
-        if began < self._running_at - (RUNNING_EVERY if set(waiting) - moving else 0.0):
-            return None
-        found = yield from self._history.running(MOST_BYTES)
-        if found is None:
-            found = [Running(queue, "", 1, 0) for queue in waiting]
-        ended = time.monotonic()
-        self._running_at = ended + RUNNING_EVERY + _PAUSE_FACTOR * (ended - began)
-        return found

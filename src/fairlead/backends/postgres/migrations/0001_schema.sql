@@ -173,6 +173,12 @@ CREATE TABLE fairlead_heartbeats (
     PRIMARY KEY (node, heartbeat_at)
 ) WITH (vacuum_truncate = off);
 
+-- Tasks that each node held at its last heartbeat, one row per node, because no index has the state of a task.
+CREATE TABLE fairlead_running (
+    node  text PRIMARY KEY,
+    tasks text NOT NULL                           -- JSON array of ids, the oldest claim first, at most 1,000
+) WITH (vacuum_truncate = off);
+
 -- Periodic tasks that nodes have declared, one row each. Each time at which one is to run is a slot. A row is deleted only by
 -- an operator's command.
 CREATE TABLE fairlead_periodics (
