@@ -1,4 +1,4 @@
-# shop.py
+# sqlmodel_shop.py
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-# shop.py
+# flask_shop.py
 import os
 
 from flask import Flask, abort, current_app

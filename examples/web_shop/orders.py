@@ -1,16 +1,12 @@
-# shop.py
+# orders.py
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from litestar import Litestar, post
-from litestar.di import Provide
-from litestar.exceptions import HTTPException
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import fairlead
-from fairlead.contrib.litestar import Submitter, lifespan, submitter
 
 URL = os.environ.get("SHOP_URL", "sqlite:///shop.db")
 ENGINE_URL = os.environ.get("SHOP_ENGINE_URL", "sqlite+aiosqlite:///shop.db?timeout=30")
@@ -42,24 +38,9 @@ async def get_session() -> AsyncIterator[AsyncSession]:
         yield session
 
 
-@post("/orders/{number:int}")
-async def place_order(number: int, session: AsyncSession, tasks: Submitter) -> None:
-    session.add(Order(id=number))
-    await tasks.submit_async(confirm, order=number)
-    if number % 3 == 0:
-        raise HTTPException("sold out", status_code=409)  # neither the order nor its task exists
-
-
 @asynccontextmanager
-async def tables(site: Litestar) -> AsyncIterator[None]:
+async def tables(site: object) -> AsyncIterator[None]:
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     yield
     await engine.dispose()
-
-
-site = Litestar(
-    [place_order],
-    dependencies={"session": Provide(get_session), "tasks": submitter()},
-    lifespan=[lifespan(tasks, tables)],
-)
