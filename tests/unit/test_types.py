@@ -32,15 +32,7 @@ pythonVersion = "3.11"
 reportMissingImports = false
 reportMissingModuleSource = false
 """
-GUIDES = (
-    "first-task",
-    "from-dramatiq",
-    "from-procrastinate",
-    "from-rq",
-    "from-sidekiq",
-    "periodic",
-    "transactions",
-)
+GUIDES = ("first-task", "from-others", "periodic", "transactions")
 
 
 def expected() -> set[tuple[str, int]]:
