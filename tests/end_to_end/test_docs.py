@@ -1,4 +1,4 @@
-"""Run the code blocks of the README, the tutorial and the how-tos, in the order of each page.
+"""Run the code blocks of README, tutorial, how-tos and explanations, in the order of each page.
 
 Each page runs in a temporary folder. A Python block that names its file (`# shop.py`, or "Save this
 as `shop.py`" above the block) is saved; another Python block is executed, all in one namespace.
@@ -55,6 +55,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    *sorted((ROOT / "docs" / "explanation").glob("*.md")),
 ]
 STEP = re.compile(
     r"<!-- test: (?P<directive>.*?)\s*-->|^```(?P<language>\w*)\n(?P<text>.*?)^```$",
