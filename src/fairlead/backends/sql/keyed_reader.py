@@ -117,7 +117,7 @@ class _Positions:
             positions.update((k, last) for k, seq in positions.items() if seq > last)
         self.without = min(self.without, last)
 
-    def forget_most(self) -> None:
+    def drop_most(self) -> None:
         """Drop the positions of half of the keys without unread rows, if there are too many."""
         if len(self.read) > MOST_POSITIONS:
             for key in [*islice(self.read, MOST_POSITIONS // 2)]:
@@ -403,7 +403,7 @@ class KeyedReader:
                 self._found.append(Feed(key))
         if rows:
             self.highest = max(self.highest, rows[-1].seq)
-        positions.forget_most()
+        positions.drop_most()
         return given
 
     async def _rows_of(
