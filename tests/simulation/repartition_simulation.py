@@ -95,7 +95,7 @@ class MovingSimulation(Simulation):
 
     def _queue_of(self, partitions: int) -> Any:
         return type(self.queue)(
-            QUEUE, partitions=partitions, kind="ordered", look_ahead=self.queue.look_ahead
+            QUEUE, partitions=partitions, look_ahead=self.queue.look_ahead
         )
 
     @property

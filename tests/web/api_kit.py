@@ -97,8 +97,8 @@ async def fill(shop: Shop) -> App:
 
 def add_lake(app: App, folder: Path) -> None:
     """Give the application a lake with two hours of runs of two tenants."""
-    app._lake = str(folder / "lake")
-    lake = Warehouse(Location.of(app._lake))
+    app.lake = str(folder / "lake")
+    lake = Warehouse(Location.of(app.lake))
     hours = [T0.replace(minute=0, second=0, microsecond=0) + timedelta(hours=n) for n in (0, 1)]
     tenants = ("acme/eu", "umbrella/eu")
     of = [(hour, {"queue": "mail", "fairness_key": key}) for hour in hours for key in tenants]

@@ -23,8 +23,8 @@ TENANTS = ("acme", "umbrella", "<b>globex</b>")
 @pytest.fixture
 def lake(app: App, tmp_path: Path) -> App:
     """The application with a lake: two hours of three tenants."""
-    app._lake = str(tmp_path / "lake")
-    made = Warehouse(Location.of(app._lake))
+    app.lake = str(tmp_path / "lake")
+    made = Warehouse(Location.of(app.lake))
     at = [START + timedelta(minutes=n) for n in range(0, 120, 10)]
     common = {"queue": "mail"}
     service = [
@@ -40,7 +40,7 @@ def lake(app: App, tmp_path: Path) -> App:
 
 
 async def test_without_a_lake_the_screen_says_how_to_make_one(app: App, tmp_path: Path) -> None:
-    app._lake = str(tmp_path / "none")
+    app.lake = str(tmp_path / "none")
     browser = Browser(with_access(app, Access.full()))
     response = await browser.get("/history")
     assert response.status_code == 200
@@ -48,8 +48,8 @@ async def test_without_a_lake_the_screen_says_how_to_make_one(app: App, tmp_path
 
 
 async def test_a_period_is_read_also_on_a_lake_without_runs(app: App, tmp_path: Path) -> None:
-    app._lake = str(tmp_path / "lake")
-    put(Warehouse(Location.of(app._lake)), SERVICE, [])
+    app.lake = str(tmp_path / "lake")
+    put(Warehouse(Location.of(app.lake)), SERVICE, [])
     browser = Browser(with_access(app, Access.full()))
     assert (await browser.get("/api/v1/history/runs?since=2026-03-01")).status_code == 200
     assert (await browser.get("/api/v1/history/runs?since=nonsense")).status_code == 400
