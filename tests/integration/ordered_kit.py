@@ -149,7 +149,7 @@ async def is_loaded_before(kit: Kit, at: datetime, node: Node, *unique_keys: str
     while kit.at(0) < at:
         tenures = [each.tenure for each in node.parts.ordered._partitions.values() if each.tenure]
         if set(unique_keys) <= {
-            key.unique_key for tenure in tenures for key in tenure.schedule._keys
+            key.unique_key for tenure in tenures for key in tenure.schedule._lines.task_keys
         }:
             return kit.at(0) < at
         await asyncio.sleep(0.01)

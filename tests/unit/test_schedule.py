@@ -146,7 +146,7 @@ def test_tasks_in_memory_are_also_counted_by_due_time() -> None:
     stored.write(schedule, [task(10, "a", "u"), task(10, "a", "v"), task(20, "b"), task(90, "c")])
     assert [schedule.due_before(at) for at in (10, 11, 20, 21, 100)] == [0, 2, 2, 3, 4]
     stored.end(schedule, schedule.due(100)[0])
-    assert (len(schedule), schedule.live, schedule.due_before(21)) == (3, 3, 2)
+    assert (len(schedule), schedule._lines.live, schedule.due_before(21)) == (3, 3, 2)
 
 
 def test_a_burst_of_due_tasks_does_not_fill_memory_and_all_of_them_run() -> None:
@@ -210,7 +210,7 @@ def run_all_large(
                 schedule.read_beside_done(one, *rows)
             schedule.read_done(*page)
             reads += 1 + len(beside)
-            most = max(most, schedule.size)
+            most = max(most, schedule._lines.size)
         running += schedule.due(now)
         for scheduled in running[:3]:
             fails = failing > 0 and scheduled.tries == 0
@@ -218,7 +218,7 @@ def run_all_large(
             store.end(schedule, scheduled, now + 1000 * SECOND if fails else None)
             ran += not fails
         del running[:3]
-    assert len(store.completed) == len(payloads) and not schedule.size
+    assert len(store.completed) == len(payloads) and not schedule._lines.size
     return most, reads
 
 
@@ -261,7 +261,7 @@ def test_many_keys_that_wait_for_retries_keep_no_more_payloads_than_the_bytes_al
         now = max(now, min(at for at in times if at is not None))
         while (read := schedule.next_read(now)) is not None:
             schedule.read_done(*store.page(read))
-            most = max(most, schedule.size)
+            most = max(most, schedule._lines.size)
         for scheduled in schedule.due(now):
             assert scheduled == store.rows[scheduled.key]
             runs[scheduled.key] += 1
@@ -350,9 +350,9 @@ class Run:
         keys = [ran.key.ordering_key for ran in self.running]
         assert len(keys) == len(set(keys))
         assert len(self.schedule) <= self.window.most_loaded + self.window.page + len(self.running)
-        held = [self.schedule.get(row_key) for row_key in self.schedule._keys]
-        assert self.schedule.size == sum(row.size for row in held if row is not None)
-        assert self.schedule._held_bytes == sum(self.schedule._held.values())
+        held = [self.schedule.get(row_key) for row_key in self.schedule._lines.task_keys]
+        assert self.schedule._lines.size == sum(row.size for row in held if row is not None)
+        assert self.schedule._lines.held_bytes == sum(self.schedule._lines.held.values())
         if self.chance.random() < 0.2:
             for above, below in self.schedule.completed_ranges(self.chance.choice([1, 100])):
                 assert self.schedule.low_water_mark <= above < below

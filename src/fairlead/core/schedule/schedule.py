@@ -19,23 +19,16 @@ meanwhile; runs may end at any time.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from fairlead.core.schedule.serial import Line
+from fairlead.core.schedule.lines import Line, Lines
 from fairlead.core.schedule.throughput import Window
 from fairlead.model import BEFORE_ALL, NewTask, ScheduledTask, TaskKey
 
 _MOST_COMPLETED = 50_000
-
-Entry = tuple[int, TaskKey]
-"""Entry of a heap of first tasks: ready_at, key."""
-
-FirstOf = Callable[[Line], ScheduledTask | None]
-"""Function that returns the first task of a line, if the task belongs to the heap."""
 
 
 class ScheduleRead(NamedTuple):
@@ -66,31 +59,13 @@ class Schedule:
         an earlier tenure."""
         self.read_through = low_water_mark
         self._window = window
-        self._lines: dict[str, Line] = {}
-        """Tasks in memory, by ordering key."""
-        self._held: dict[str, int] = {}
-        """Bytes of the tasks in memory of each ordering key whose first task waits for a retry or
-        cannot be read."""
-        self._held_bytes = 0
-        """Bytes of the tasks of all these ordering keys."""
-        self._keys: list[TaskKey] = []
-        """Keys of all tasks in memory, ascending."""
-        self.size = 0
-        """Bytes of all tasks in memory."""
+        self._lines = Lines()
         self._mean = 0
         """Bytes of a task in the last page."""
         self._next_size = 0
         """Bytes of the task that a page would begin with, if it was dropped for lack of room."""
-        self._ready: list[Entry] = []
-        """Heap of (ready_at, key) of the next task of each ordering key. Entries of other tasks are
-        stale and are ignored."""
-        self._incomplete: list[Entry] = []
-        """Heap of (ready_at, key) of the first tasks without a payload. Entries of other tasks are
-        stale and are ignored."""
         self._now = BEFORE_ALL.run_at
         """Time of the last read (microseconds since the epoch)."""
-        self._empty: set[str] = set()
-        """Ordering keys whose tasks are all in the store only."""
         self._short: dict[str, None] = {}
         """Ordering keys of which more tasks, or the payload of the first one, must be read."""
         self._reading: ScheduleRead | None = None
@@ -108,7 +83,7 @@ class Schedule:
         self._was_mostly_skipped = False
         """Whether most of the last page stayed in the store, because one key has many tasks."""
         for task in running:
-            self._load(task)
+            self._lines.put(task)
             self._lines[task.key.ordering_key].running = task.key
             self._changed(task.key.ordering_key)
 
@@ -122,18 +97,13 @@ class Schedule:
 
     def __len__(self) -> int:
         """Return the number of tasks in memory."""
-        return len(self._keys)
-
-    @property
-    def live(self) -> int:
-        """Number of ordering keys in memory whose first task does not wait for a retry."""
-        return len(self._lines) - len(self._held)
+        return len(self._lines.task_keys)
 
     @property
     def low_water_mark(self) -> TaskKey:
         """Key at or below which every task has ended."""
-        if self._keys:
-            first = self._keys[0]
+        if self._lines.task_keys:
+            first = self._lines.task_keys[0]
             bound = just_before(first.run_at)
             if bound < self._ended_first < first:
                 bound = self._ended_first
@@ -154,18 +124,18 @@ class Schedule:
         has ended, those with most tasks first. A range excludes both of its ends. Ranges in which
         no task has ended since the last call are left out."""
         mark, bound = self.low_water_mark, self._known_through
-        ended = Counter[tuple[TaskKey, TaskKey]]()
+        ended, keys = Counter[tuple[TaskKey, TaskKey]](), self._lines.task_keys
         for key in self._completed:
             if mark < key < bound:
-                n = bisect_left(self._keys, key)
-                above = max(mark, self._keys[n - 1]) if n else mark
-                ended[above, min([bound, *self._keys[n : n + 1]])] += 1
+                n = bisect_left(keys, key)
+                above = max(mark, keys[n - 1]) if n else mark
+                ended[above, min([bound, *keys[n : n + 1]])] += 1
         self._completed.clear()
         return [pair for pair, _ in ended.most_common(most)]
 
     def due_before(self, run_at: int) -> int:
         """Return how many tasks in memory were due before this time."""
-        return bisect_left(self._keys, just_before(run_at))
+        return bisect_left(self._lines.task_keys, just_before(run_at))
 
     def get(self, key: TaskKey) -> ScheduledTask | None:
         """Return the task with this key, if it is in memory."""
@@ -185,7 +155,7 @@ class Schedule:
         if self._reading is not None:
             return None
         self._now = now
-        for first in self._due_of(self._incomplete, _without_payload, now):
+        for first in self._lines.incomplete.due(now):
             self._short[first.key.ordering_key] = None
         page, short = self._page(now), self._next_short()
         self._reading = (short or page) if self._is_short_next else (page or short)
@@ -198,7 +168,7 @@ class Schedule:
     def next_read_at(self) -> int | None:
         """Return when to read the next page, if there is room, or a payload that was dropped
         (microseconds since the epoch)."""
-        page, payload = self._next_page_at(), self._first_at(self._incomplete, _without_payload)
+        page, payload = self._next_page_at(), self._lines.incomplete.first_at()
         return min((at for at in (page, payload) if at is not None), default=None)
 
     def _next_page_at(self) -> int | None:
@@ -209,28 +179,23 @@ class Schedule:
         """Number of tasks that a page may have now."""
         window = self._window
         least = max(self._next_size, window.least_bytes)
-        if self._runnable and self.size + least > window.most_bytes:
+        if self._lines.runnable and self._lines.size + least > window.most_bytes:
             return 0
-        room = window.room(self.live, len(self))
+        room = window.room(self._lines.live, len(self))
         if not (room and self._mean):
             return room
         return min(room, 1 + 2 * self._free // self._mean)
 
     @property
-    def _runnable(self) -> int:
-        """Number of ordering keys with a task in memory that runs or may run when it is due."""
-        return len(self._lines) - len(self._held) - len(self._empty)
-
-    @property
     def _is_exceeded(self) -> bool:
         """Whether there is more in memory than allowed. One task that can run may always stay."""
-        is_too_large = self.size > self._window.most_bytes and self._runnable > 1
-        return is_too_large or self._window.is_exceeded(self.live, len(self))
+        is_too_large = self._lines.size > self._window.most_bytes and self._lines.runnable > 1
+        return is_too_large or self._window.is_exceeded(self._lines.live, len(self))
 
     @property
     def _free(self) -> int:
         """Bytes that are free for tasks."""
-        return max(0, self._window.most_bytes - self.size)
+        return max(0, self._window.most_bytes - self._lines.size)
 
     def _page(self, now: int) -> ScheduleRead | None:
         at = self._next_page_at()
@@ -256,12 +221,12 @@ class Schedule:
             if line is None or (line.skipped_after is None and first is None):
                 del self._short[ordering_key]
             elif first is not None:
-                if free >= first.dropped or not (coming or self._runnable):
+                if free >= first.dropped or not (coming or self._lines.runnable):
                     after, size = just_before(first.key.run_at), max(free // 2, first.dropped)
                     return ScheduleRead(ordering_key, after, first.key, 1, size)
             elif line.skipped_after is None:
                 continue
-            elif free or not (coming or line.tasks or self._runnable):
+            elif free or not (coming or line.tasks or self._lines.runnable):
                 room = self._window.line_room(len(line.tasks), len(self) + coming)
                 after, through = line.skipped_after, self.read_through
                 return ScheduleRead(ordering_key, after, through, room, free // 2)
@@ -333,7 +298,7 @@ class Schedule:
     ) -> None:
         """Record the first task of a line, which was read again: none if a person deleted it."""
         if rows and rows[-1].key == first.key:
-            self._put(line, rows[-1])
+            self._lines.put(rows[-1])
             line.is_read_again = rows[-1].ready_at <= self._now
             self._changed(first.key.ordering_key)
         else:
@@ -371,35 +336,35 @@ class Schedule:
         if known is not None:
             is_repaired = known.unreadable is not None and task.unreadable is None
             if is_repaired or known.task.id != task.task.id:
-                self._put(line, task)  # a new task with the same key replaces the old one
+                self._lines.put(task)  # a new task with the same key replaces the old one
                 self._changed(task.key.ordering_key)
             return
         if line.skipped_after is not None and task.key > line.skipped_after:
             return
-        most = self._window.line(len(self), self.size)
+        most = self._window.line(len(self), self._lines.size)
         if len(line.tasks) >= most and (last := line.last_idle) is not None:
             if task.key > last.key:
                 line.skipped_after = last.key
                 return
-            self._load(task)
-            self._unload(last.key)
+            self._lines.put(task)
+            self._lines.unload(last.key)
             idle = line.last_idle
             assert idle is not None
             line.skipped_after = idle.key
         else:
-            self._load(task)
+            self._lines.put(task)
         self._changed(task.key.ordering_key)
 
     def _evict(self) -> bool:
         """Drop tasks from memory until the rest is within the limits: those with the last keys,
         without the running ones. Return False if nothing had to be dropped."""
-        lowest = None
-        n = len(self._keys) - 1
+        lowest, keys = None, self._lines.task_keys
+        n = len(keys) - 1
         while n >= 0 and self._is_exceeded:
-            key = self._keys[n]
+            key = keys[n]
             n -= 1
             if not self.is_running(key):
-                unloaded = self._unload(key)
+                unloaded = self._lines.unload(key)
                 self._next_size = unloaded.size + unloaded.dropped
                 line = self._lines[key.ordering_key]
                 if not line.tasks:
@@ -411,10 +376,9 @@ class Schedule:
             return False
         # Set `read_through` to the key of the last task that stays in memory, not to a time,
         # because a million tasks may be due at the same time.
-        below = bisect_left(self._keys, lowest) - 1
-        self.read_through = min(
-            self.read_through, self._keys[below] if below >= 0 else just_before(lowest.run_at)
-        )
+        below = bisect_left(keys, lowest) - 1
+        last = keys[below] if below >= 0 else just_before(lowest.run_at)
+        self.read_through = min(self.read_through, last)
         for ordering_key, line in list(self._lines.items()):
             if line.skipped_after is not None and line.skipped_after >= self.read_through:
                 line.skipped_after = None  # all skipped tasks are above `read_through`
@@ -427,38 +391,15 @@ class Schedule:
         """Return the tasks that may run now, longest due first: the first of each ordering key, if
         no task of it runs. Record these tasks as running."""
         found = []
-        for task in self._due_of(self._ready, _next, now):
+        for task in self._lines.ready.due(now):
             self._lines[task.key.ordering_key].running = task.key
             self._changed(task.key.ordering_key)
             found.append(task)
         return found
 
-    def _due_of(self, heap: list[Entry], first_of: FirstOf, now: int) -> Iterator[ScheduledTask]:
-        """Yield the tasks of a heap of first tasks that are due, and remove them from the heap."""
-        while heap and heap[0][0] <= now:
-            if (task := self._fresh(heappop(heap), first_of)) is not None:
-                yield task
-
     def next_due(self) -> int | None:
         """Return when the next task in memory may run (microseconds since the epoch)."""
-        return self._first_at(self._ready, _next)
-
-    def _first_at(self, heap: list[Entry], first_of: FirstOf) -> int | None:
-        """Return when the first task of a heap of first tasks is due."""
-        while heap:
-            if self._fresh(heap[0], first_of) is not None:
-                return heap[0][0]
-            heappop(heap)
-        return None
-
-    def _fresh(self, entry: Entry, first_of: FirstOf) -> ScheduledTask | None:
-        """Return the task of an entry of a heap of first tasks; None for a stale entry."""
-        ready_at, key = entry
-        line = self._lines.get(key.ordering_key)
-        first = None if line is None else first_of(line)
-        return (
-            first if first is not None and first.key == key and first.ready_at == ready_at else None
-        )
+        return self._lines.ready.first_at()
 
     def ended(self, key: TaskKey, again: ScheduledTask | None) -> None:
         """Record that the end of a run, or of a task without a run, is in the store. `again`: the
@@ -473,14 +414,14 @@ class Schedule:
             line.running = None
         line.is_read_again = False
         if again is not None and self._is_beyond(line, key):
-            self._unload(key)
+            self._lines.unload(key)
         elif again is None:
-            if self._keys[0] == key:
+            if self._lines.task_keys[0] == key:
                 self._ended_first = key
             self._completed.append(key)
-            self._unload(key)
+            self._lines.unload(key)
         elif known.task.id == again.task.id:
-            self._put(line, again)
+            self._lines.put(again)
         self._changed(key.ordering_key)
         self._drop_payloads(key.ordering_key)
 
@@ -490,14 +431,14 @@ class Schedule:
         if line is not None and line.running == key:
             line.running = None
             if self._is_beyond(line, key):
-                self._unload(key)
+                self._lines.unload(key)
             self._changed(key.ordering_key)
 
     def repaired(self, task: ScheduledTask) -> None:
         """Record that the row of this task, which could not be read, can be read again."""
         line = self._lines.get(task.key.ordering_key)
         if line is not None and line.get(task.key) is not None:
-            self._put(line, task)
+            self._lines.put(task)
             self._changed(task.key.ordering_key)
 
     def _is_beyond(self, line: Line, key: TaskKey) -> bool:
@@ -510,9 +451,9 @@ class Schedule:
         """Keep only the first task, without its payload, of each of these ordering keys that waits
         for a retry or a repair, if tasks that wait have too many bytes."""
         for ordering_key in ordering_keys:
-            if self._held_bytes <= self._window.most_held_bytes:
+            if self._lines.held_bytes <= self._window.most_held_bytes:
                 return
-            if ordering_key not in self._held or self._is_read_now(ordering_key):
+            if ordering_key not in self._lines.held or self._is_read_now(ordering_key):
                 continue
             line = self._lines[ordering_key]
             first = line.tasks[0]
@@ -521,71 +462,20 @@ class Schedule:
             if len(line.tasks) > 1:
                 line.skipped_after = first.key
                 for task in line.tasks[1:]:
-                    self._unload(task.key)
+                    self._lines.unload(task.key)
             if first.unreadable is None and not first.dropped:
-                self._put(line, first.without_payload)
+                self._lines.put(first.without_payload)
             self._changed(ordering_key)
 
     def _is_read_now(self, ordering_key: str) -> bool:
         reads = self._beside if self._reading is None else (self._reading, *self._beside)
         return any(read.ordering_key == ordering_key for read in reads)
 
-    # lines ----------------------------------------------------------------------------------------
-
-    def _load(self, task: ScheduledTask) -> None:
-        self._put(self._lines.setdefault(task.key.ordering_key, Line()), task)
-
-    def _put(self, line: Line, task: ScheduledTask) -> None:
-        replaced = line.put(task)
-        self.size += task.size
-        if replaced is None:
-            insort(self._keys, task.key)
-        else:
-            self.size -= replaced.size
-
-    def _unload(self, key: TaskKey) -> ScheduledTask:
-        task = self._lines[key.ordering_key].pop(key)
-        self.size -= task.size
-        del self._keys[bisect_left(self._keys, key)]
-        return task
-
     def _changed(self, ordering_key: str) -> None:
         """Update everything that depends on this ordering key's line."""
-        line = self._lines.get(ordering_key)
-        if line is None:
-            return
-        self._held_bytes -= self._held.pop(ordering_key, 0)
-        self._empty.discard(ordering_key)
-        if line.skipped_after is not None:
+        line = self._lines.refresh(ordering_key)
+        if line is not None and line.skipped_after is not None:
             # A task that fails again and again has those behind it read once, after its end.
-            most = self._window.line(len(self), self.size) // 2
+            most = self._window.line(len(self), self._lines.size) // 2
             if not line.has_trouble and len(line.tasks) <= most:
                 self._short[ordering_key] = None
-        elif not line.tasks:
-            del self._lines[ordering_key]
-            return
-        if not line.tasks:
-            self._empty.add(ordering_key)
-        if line.is_held:
-            self._held[ordering_key] = sum(task.size for task in line.tasks)
-            self._held_bytes += self._held[ordering_key]
-        self._add_first(line, self._ready, _next)
-        self._add_first(line, self._incomplete, _without_payload)
-
-    def _add_first(self, line: Line, heap: list[Entry], first_of: FirstOf) -> None:
-        """Add the first task of a line to a heap of first tasks."""
-        if (first := first_of(line)) is None:
-            return
-        heappush(heap, (first.ready_at, first.key))
-        if len(heap) > 4 * len(self._keys) + 64:
-            fresh = (first_of(line) for line in self._lines.values())
-            heap[:] = [(task.ready_at, task.key) for task in fresh if task is not None]
-            heapify(heap)
-
-
-def _next(line: Line) -> ScheduledTask | None:
-    return line.next
-
-
-def _without_payload(line: Line) -> ScheduledTask | None:
-    return line.without_payload
