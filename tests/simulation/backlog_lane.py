@@ -76,7 +76,7 @@ class Owner:
     def in_memory(self) -> Iterator[Trigger]:
         """Yield all triggers that the owner has and has not acked."""
         yield from self.table.values()
-        yield from self.backlog._taken.values()
+        yield from self.backlog._memory.taken.values()
         yield from self.backlog.write.entries if self.backlog.write is not None else ()
 
 

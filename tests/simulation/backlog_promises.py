@@ -33,7 +33,7 @@ def check_levels(owner: Owner) -> None:
     assert backlog.ack_level >= owner.ack_level, "A moved back"
     owner.ack_level = backlog.ack_level
     assert backlog.read_level >= backlog.ack_level, "R is below A"
-    assert owner.table.keys() == backlog._loaded.keys(), (
+    assert owner.table.keys() == backlog._memory.loaded.keys(), (
         "the reported changes do not add up to the loaded triggers"
     )
     for trigger in () if owner.has_acked_a_successor else owner.placed:
@@ -54,13 +54,19 @@ def check_none_lost(owner: Owner, stored: Sequence[Trigger], waiting: Waiting) -
 def check_memory(backlog: Backlog, stored: set[Level]) -> None:
     """Check that memory holds the stored entries in (A, R]. `stored` has the entries above A."""
     assert not (stored and backlog.is_at_end) or max(stored) <= backlog.max_level, "a row above M"
-    assert backlog._loaded.keys().isdisjoint(backlog._taken), "a trigger waits that was taken"
+    assert backlog._memory.loaded.keys().isdisjoint(backlog._memory.taken), (
+        "a trigger waits that was taken"
+    )
     if backlog.write is not None:
         return
-    assert not (stored and backlog._unstored), (
+    assert not (stored and backlog._memory.unstored), (
         "a trigger is only in memory although the store has entries above A"
     )
-    memory = {*backlog._loaded, *backlog._taken, *backlog._acked} - backlog._unstored.keys()
+    memory = {
+        *backlog._memory.loaded,
+        *backlog._memory.taken,
+        *backlog._memory.acked,
+    } - backlog._memory.unstored.keys()
     assert memory <= stored, f"in memory and not stored: {shown(memory - stored)}"
     missing = stored - memory
     if not backlog.is_at_end:

@@ -478,7 +478,7 @@ class Simulation:
             owner,
             "delete",
             lambda: self.store.delete_through(LANE, owner.range_id, through),
-            lambda _: owner.backlog.deleted(through, self.now),
+            lambda _: owner.backlog.upkeep.deleted(through, self.now),
             lambda: None,
         )
         return True
@@ -494,7 +494,7 @@ class Simulation:
             owner,
             "record",
             lambda: self.store.write(LANE, owner.range_id, (), record),
-            lambda _: owner.backlog.recorded(record, self.now),
+            lambda _: owner.backlog.upkeep.recorded(record, self.now),
             lambda: None,
         )
         return True

@@ -45,7 +45,10 @@ def test_every_task_runs_exactly_once_under_all_faults(number: int) -> None:
 class AckLevelNotPinned(Backlog):
     """The ack level moves past levels that were assigned to a write that is not merged yet."""
 
-    _pin = property(lambda self: Level(1 << 62, 0), lambda self, level: None)  # type: ignore[assignment]
+    def _begin_write(self, levelled: Sequence[Trigger], leaving: Sequence[Trigger] = ()) -> None:
+        super()._begin_write(levelled, leaving)
+        assert self.write is not None
+        self.write.pin = Level(1 << 62, 0)
 
 
 class LoadsTwice(Backlog):
@@ -59,7 +62,7 @@ class LoadsDispatched(Backlog):
     """A read that races with acks adds entries that were already dispatched."""
 
     def _is_new_level(self, level: Level) -> bool:
-        return level not in self._loaded and level not in self._taken and level not in self._acked
+        return level not in self._memory and level not in self._memory.acked
 
 
 class ReadLevelKeptAfterTrim(Backlog):
@@ -98,7 +101,7 @@ class AcksForgotten(Backlog):
 
     def ack(self, triggers: Iterable[Trigger]) -> None:
         super().ack(triggers)
-        self._acked.clear()
+        self._memory.acked.clear()
 
 
 class UnstoredOmitted(Backlog):
@@ -108,7 +111,9 @@ class UnstoredOmitted(Backlog):
         changes = super().add(triggers)
         if self.write is not None:
             self.write.entries = [
-                trigger for trigger in self.write.entries if trigger.level not in self._unstored
+                trigger
+                for trigger in self.write.entries
+                if trigger.level not in self._memory.unstored
             ]
         return changes
 
@@ -117,9 +122,9 @@ class RecordClaimsAllStored(Backlog):
     """The saved record says that all triggers are stored, although some are only in memory."""
 
     def record(self) -> LaneRecord:
-        unstored, self._unstored = self._unstored, {}
+        unstored, self._memory.unstored = self._memory.unstored, {}
         record = super().record()
-        self._unstored = unstored
+        self._memory.unstored = unstored
         return record
 
 

@@ -146,7 +146,7 @@ def test_dispatched_entries_are_deleted_after_a_number_of_acks_or_seconds() -> N
     dispatch(backlog, 2)
     assert backlog.next_delete(114.9) is None
     assert backlog.next_delete(115.0) == backlog.ack_level
-    backlog.deleted(backlog.ack_level, 115.0)
+    backlog.upkeep.deleted(backlog.ack_level, 115.0)
     assert backlog.next_delete(200.0) is None, "the entries are deleted already"
     dispatch(backlog, 1)
     assert backlog.next_delete(129.9) is None
@@ -162,7 +162,7 @@ def test_a_record_is_saved_when_the_ack_level_has_moved_and_the_interval_has_pas
     assert backlog.next_record(159.0) is None
     record = backlog.next_record(160.0)
     assert record is not None and record.ack_level == backlog.ack_level
-    backlog.recorded(record, 160.0)
+    backlog.upkeep.recorded(record, 160.0)
     assert backlog.next_record(1000.0) is None, "nothing has changed"
     dispatch(backlog)
     assert backlog.next_record(219.0) is None

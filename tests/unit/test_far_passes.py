@@ -70,7 +70,7 @@ class FarLane:
             self._apply(self.backlog.read(read, above[: read.limit]))
         if (through := self.backlog.next_delete(0.0)) is not None:
             self.rows = [row for row in self.rows if level_of(row) > through]
-            self.backlog.deleted(through, 0.0)
+            self.backlog.upkeep.deleted(through, 0.0)
 
     def _apply(self, changes: Changes) -> None:
         if self.backlog.write is not None:

@@ -363,7 +363,7 @@ class FairPartition:
             return True
         if (record := backlog.next_record(now)) is not None:
             await self._store.write(key, self._range_id, [], record)
-            backlog.recorded(record, now)
+            backlog.upkeep.recorded(record, now)
         return bool(lane.unchecked) or lane.can_add
 
     async def _check(self, lane: _FairLane) -> None:
@@ -434,7 +434,7 @@ class FairPartition:
             lane.delete_from = now + DELETE_AGAIN_SECONDS
         else:
             lane.delete_from = 0.0
-            lane.backlog.deleted(through, now)
+            lane.backlog.upkeep.deleted(through, now)
 
     def _apply(self, lane: _FairLane, changes: Changes) -> None:
         self._context.look_ahead.measure(lane.key, changes.added)

@@ -87,4 +87,4 @@ class Evictions:
 
 
 def _is_pinned(backlog: Backlog) -> bool:
-    return backlog.is_stored and backlog.acks > MOST_PINNED
+    return backlog.is_stored and backlog.upkeep.acks > MOST_PINNED
