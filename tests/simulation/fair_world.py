@@ -9,8 +9,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from itertools import combinations
 
-from fairlead.core.fair.flows import FairLane, TenantFlow
-from fairlead.core.fair.strides import STRIDE_SCALE, phase, step
+from fairlead.core.fair.flows import FairLane
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.cluster_limits import ClusterLimit, OnNode
 from fairlead.core.limits.limit_tree import LimitTree
@@ -179,18 +178,14 @@ class FairWorld:
             self._begin_later(flows, key)
         for trigger in triggers:
             self._add(trigger)
-        flows.beginners.starts.clear()
+        flows.tenants.starts.clear()
 
     def _begin_later(self, flows: FairLane, key: str) -> None:
         """Let the next task of a key come less than one step after the virtual time, and after that
         of its tenant, as for a key that is found among many."""
         tenant = tenant_of(key)
-        tag = flows.time.now + phase(tenant, step(STRIDE_SCALE, flows.rate(tenant)))
-        flows.beginners.starts[tenant] = tag
-        flow = flows.flows.get(tenant)
-        if isinstance(flow, TenantFlow):
-            stride = step(STRIDE_SCALE, flows.rate_inside(tenant, key))
-            flow.beginners.starts = {key: flow.time.now + phase(key, stride)}
+        flows.tenants.starts[tenant] = flows.tenants.start(tenant)
+        flows.keys(tenant).starts = {key: flows.keys(tenant).start(key)}
 
     def _add(self, trigger: Trigger) -> None:
         self.push(trigger)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.core.fair.flows import Scope
+from fairlead.core.fair.groups import Scope
 from tests.simulation.queues_world import QueuesWorld
 from tests.tiers import block, seeds
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.core.fair.flows import FairLane, Scope
+from fairlead.core.fair.flows import FairLane
+from fairlead.core.fair.groups import Scope
 from fairlead.core.fair.keyed_lane import KeyedLane
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from fairlead.core.fair.charged_runs import RunMeter
 from fairlead.core.fair.columns import Cell, Column, Order, Parked, Strand
 from fairlead.core.fair.entries import Entry
-from fairlead.core.fair.flows import FairLane, Flow, Scope, TenantFlow
+from fairlead.core.fair.flows import FairLane, Flow, TenantFlow
+from fairlead.core.fair.groups import Scope
 from fairlead.core.fair.heads import Heads
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.tenant_cells import TenantCell

@@ -7,7 +7,7 @@ nothing, and a key that a limit held back does not catch up on what it could not
 tenant have ranks of the same kind, in a virtual time of the tenant.
 
 A flow that is new, or comes back behind the virtual time, starts at the virtual time. Three rules
-put many of these in order (`Beginners`). In a lane with stored levels, a flow starts later by as
+put many of these in order (`Group`). In a lane with stored levels, a flow starts later by as
 much as the level of its first trigger is ahead, at most one stride: the keys that had no triggers
 in memory for a while come back as far apart as their levels, and not all at once.
 """
@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 
 from fairlead.core.fair.accounts import Account
 from fairlead.core.fair.charged_runs import Run, RunMeter
+from fairlead.core.fair.groups import Group, Scope
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.core.fair.strides import STRIDE_SCALE, phase, step
+from fairlead.core.fair.strides import STRIDE_SCALE, step
 from fairlead.core.fair.tenants import key_weight, tenant_weight
 from fairlead.model import Level, Trigger, tenant_of
 
@@ -37,63 +38,9 @@ least ahead of the virtual time are dropped, and may gain one stride."""
 _FEWEST = 1000
 """Number of flows and members below which idle ones are not dropped."""
 
-FEW = 50
-"""Number of flows, or of keys of a tenant, up to which beginners are not spread."""
-
-MOST_EARLY = 1000
-"""Maximum number of beginners that go ahead of others at once."""
-
 CellLevel = tuple[int, int, int, "Cell"]
 """(pass, id, number of its first trigger, cell): the order of a cell in its flow. A cell of a
 tenant with several keys has (rank of the first key, its level in one number, number, cell)."""
-
-
-class Scope:
-    """A virtual time in which names begin: that of one priority, or that of a tenant's keys."""
-
-    __slots__ = ("early", "now")
-
-    def __init__(self) -> None:
-        self.now = 0
-        """Highest rank at which a trigger has started."""
-        self.early = 0
-        """Number of newcomers that may go ahead of others now."""
-
-    def started(self) -> None:
-        """Note that a trigger has started."""
-        if self.early < MOST_EARLY:
-            self.early += 1
-
-
-class Beginners:
-    """Ranks of the flows of a lane, or of the keys of a tenant, that begin at a virtual time.
-
-    A newcomer goes ahead of all that wait there: with many, it would wait for one trigger of each.
-    At most every second trigger that starts is a newcomer's, so none of the others waits for ever.
-    Further newcomers are spread over one stride if there are many: at one rank, one of a great
-    weight would wait for a trigger of each other. A name of which older rows were read begins where
-    the order of these reads put it, at most one stride later.
-    """
-
-    __slots__ = ("is_crowded", "starts", "time")
-
-    def __init__(self, time: Scope) -> None:
-        self.time = time
-        self.starts: dict[str, int] = {}
-        """Ranks of names whose older rows are being read."""
-        self.is_crowded = False
-        """Whether many others wait outside memory."""
-
-    def rank(self, name: str, step: int, others: int) -> int:
-        """Return the rank of a name that begins. `step`: from its first trigger to the next.
-        `others`: number of names in memory."""
-        now = self.time.now
-        if (start := self.starts.pop(name, None)) is not None:
-            return max(now, min(start, now + step))
-        if self.time.early:
-            self.time.early -= 1
-            return now - 1
-        return now + phase(name, step) if self.is_crowded or others > FEW else now
 
 
 class FairLane:
@@ -101,13 +48,13 @@ class FairLane:
 
     __slots__ = (
         "_most",
-        "beginners",
         "flows",
         "is_fair",
         "pass_",
         "priority",
         "runs",
         "size",
+        "tenants",
         "time",
         "timing",
         "weights",
@@ -130,9 +77,9 @@ class FairLane:
         self.timing = timing
         self.runs: dict[tuple[str, int], Run] = {}
         """Current runs that are charged by their time, by task id and version."""
-        self.beginners = Beginners(time)
         self.flows: dict[str, Flow] = {}
         """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
+        self.tenants = Group(time, self.flows, lambda tenant: self.weights.get(tenant, 1.0))
         self.pass_: int | None = None
         """Highest pass of a trigger that has started, or the pass of the first trigger."""
         self.size = 0
@@ -183,7 +130,7 @@ class FairLane:
         about = (self.weights, tenant, trigger.fairness_key, trigger.weight)
         most = self.step(trigger, tenant_weight(*about))
         if level is None:
-            return self.beginners.rank(tenant, most, len(self.flows))
+            return self.tenants.first_rank(tenant, most)
         if self.pass_ is None:
             self.pass_ = level.pass_
         return now + max(-1, min(level.pass_ - self.pass_, most))
@@ -193,36 +140,11 @@ class FairLane:
         if self.pass_ is None or level.pass_ > self.pass_:
             self.pass_ = level.pass_
 
-    def tag(self, tenant: str, rows: int) -> int:
-        """Return the start tag of a tenant's trigger that comes after so many others."""
-        if (flow := self.flows.get(tenant)) is not None:
-            return flow.tag(self.time.now, rows)
-        return self.time.now + rows * step(STRIDE_SCALE, self.weights.get(tenant, 1.0))
-
-    def rate(self, tenant: str) -> float:
-        """Return how many triggers of a tenant start while one of weight 1 and mean run time does,
-        as far as it is known."""
-        if (flow := self.flows.get(tenant)) is not None:
-            return flow.rate
-        return self.weights.get(tenant, 1.0)
-
-    def member(self, tenant: str, key: str) -> tuple[int, Member | None]:
-        """Return the virtual time of a tenant, and the key inside it, if it is in memory."""
-        flow = self.flows.get(tenant)
-        return (flow.time.now, flow.members.get(key)) if isinstance(flow, TenantFlow) else (0, None)
-
-    def tag_inside(self, tenant: str, key: str, rows: int) -> int:
-        """Return the start tag, inside its tenant, of a key's trigger that comes after so many
-        others."""
-        now, member = self.member(tenant, key)
-        if member is not None:
-            return member.tag(now, rows)
-        return now + rows * step(STRIDE_SCALE, self.rate_inside(tenant, key))
-
-    def rate_inside(self, tenant: str, key: str) -> float:
-        """Return the rate of a key inside its tenant, as `rate` does for a tenant."""
-        _, member = self.member(tenant, key)
-        return key_weight(self.weights, tenant, key, 1.0) if member is None else member.rate
+    def keys(self, tenant: str) -> Group:
+        """Return the keys of a tenant; a group without accounts if the tenant has no path here."""
+        if isinstance(flow := self.flows.get(tenant), TenantFlow):
+            return flow.keys
+        return Group(Scope(), {}, lambda key: key_weight(self.weights, tenant, key, 1.0))
 
     def begin(self, trigger: Trigger) -> int:
         """Note that a trigger starts; return its charge. A second trigger of a task, whose claim
@@ -410,14 +332,15 @@ class Flow(Account):
 class TenantFlow(Flow):
     """Triggers of a tenant of which a key is a path, in cells of `tenant_cells`."""
 
-    __slots__ = ("beginners", "members", "time")
+    __slots__ = ("keys", "members", "time")
 
     def __init__(self, key: str, lane: FairLane, rank: int) -> None:
         super().__init__(key, lane, rank)
         self.time = Scope()
         self.members: dict[str, Member] = {}
         """Keys with triggers in cells, and idle ones."""
-        self.beginners = Beginners(self.time)
+        about = (lane.weights, key)
+        self.keys = Group(self.time, self.members, lambda name: key_weight(*about, name, 1.0))
 
     def member(self, key: str, first: Trigger) -> Member:
         """Return a key of the tenant that gets one more cell. `first`: its first trigger there. In
@@ -437,7 +360,7 @@ class TenantFlow(Flow):
         if first.level is not None:
             return self.time.now
         most = self.lane.step(first, member.weight)
-        return self.beginners.rank(member.key, most, len(self.members))
+        return self.keys.first_rank(member.key, most)
 
     def begin_member(self, key: str) -> Member:
         """Return a new key of the tenant, at its virtual time."""

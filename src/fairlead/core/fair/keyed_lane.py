@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
-from fairlead.core.fair.flows import FEW, FairLane, TenantFlow
+from fairlead.core.fair.flows import FairLane, TenantFlow
+from fairlead.core.fair.groups import FEW
 from fairlead.core.fair.unread_rows import Counts, UnreadRows
 from fairlead.model import Feed, Trigger, tenant_of
 
@@ -177,7 +178,7 @@ class KeyedLane:
     def remember(self, announced: Iterable[str], found: Sequence[Feed]) -> None:
         """Remember unread rows: those of keys of which all are new, and others."""
         is_crowded = len(found) + len(self._unread) > FEW
-        self._flows.beginners.is_crowded = is_crowded
+        self._flows.tenants.is_crowded = is_crowded
         for key in announced:
             if self._goes_ahead(key):
                 self._new[key] = None
@@ -197,12 +198,11 @@ class KeyedLane:
         """Return whether a key with new rows goes ahead of others: it is due, in its tenant if that
         is in memory, and not too many have gone ahead."""
         flows, tenant = self._flows, tenant_of(key)
+        group, name = flows.tenants, tenant
         flow = flows.flows.get(tenant)
-        if tenant != key and isinstance(flow, TenantFlow) and tenant in self._held.tenants:
-            scope, tag = flow.time, flows.tag_inside(tenant, key, 0)
-        else:
-            scope, tag = flows.time, flows.tag(tenant, 0)
-        return tag <= scope.now and len(self._new) < scope.early
+        if tenant != key and tenant in self._held.tenants and isinstance(flow, TenantFlow):
+            group, name = flow.keys, key
+        return group.tag(name, 0) <= group.time.now and len(self._new) < group.time.early
 
     def reweigh(self, keys: Iterable[str]) -> None:
         """Let new weights of these keys count in the order of reads."""
@@ -256,7 +256,7 @@ class KeyedLane:
         while self._new and held < self.most:
             key = next(iter(self._new))
             del self._new[key]
-            number = self.full * self._flows.rate(tenant_of(key)) / total
+            number = self.full * self._flows.tenants.rate(tenant_of(key)) / total
             rows = self._unread.ask(key, number, self.most - held)
             chosen[Feed(key)] += rows
             held += rows
@@ -264,7 +264,7 @@ class KeyedLane:
             tag, tenant = first
             if held >= self._most(tag, is_low):
                 break
-            number = self.full * self._flows.rate(tenant) / total
+            number = self.full * self._flows.tenants.rate(tenant) / total
             key, rows = self._unread.take(tag, tenant, number, self.most - held)
             self._reach = max(self._reach, self._unread.tag(tenant))
             chosen[Feed(key)] += rows
@@ -274,7 +274,7 @@ class KeyedLane:
         for apart in self._apart.values():
             inside = apart.held if apart.is_asking else apart.most
             while inside < apart.most and (first := apart.unread.first()) is not None:
-                share = self._flows.rate(first[1]) / apart.unread.weight
+                share = self._flows.tenants.rate(first[1]) / apart.unread.weight
                 key, rows = apart.unread.take(*first, apart.most * share, apart.most - inside)
                 chosen[Feed(key, apart.name)] += rows
                 inside += rows
@@ -284,7 +284,7 @@ class KeyedLane:
         """Note that all rows that were asked for have come, or do not exist. Columns without unread
         rows are no longer read apart, if the triggers of all take half of memory at most."""
         if self.is_open:
-            self._flows.beginners.starts.clear()
+            self._flows.tenants.starts.clear()
         for unread in self._all_unread():
             unread.settle()
         read = {column: one for column, one in self._apart.items() if not len(one.unread)}

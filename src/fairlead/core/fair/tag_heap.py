@@ -8,25 +8,24 @@ been asked for counts with the rows asked for, until these have come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
+
+from fairlead.core.fair.groups import Group
 
 _FEWEST_STALE = 100
 """Number of stale entries below which they are not removed."""
 
 
 class TagHeap:
-    """Names with unread rows. Finding the first costs O(log names), amortised."""
+    """Names of a group with unread rows. Finding the first costs O(log names), amortised."""
 
-    __slots__ = ("_asked", "_entries", "_places", "_tag_of", "_weight_of", "_weights", "total")
+    __slots__ = ("_asked", "_entries", "_group", "_held", "_places", "_weights", "total")
 
-    def __init__(
-        self, tag_of: Callable[[str, int], int], weight_of: Callable[[str], float]
-    ) -> None:
-        """`tag_of`: returns the tag of a name with a number of rows that are on their way.
-        `weight_of`: returns the weight of a name as far as it is known."""
-        self._tag_of = tag_of
-        self._weight_of = weight_of
+    def __init__(self, group: Callable[[], Group], held: Mapping[str, int]) -> None:
+        """`group`: returns the group. `held`: number of triggers in memory by name."""
+        self._group = group
+        self._held = held
         self._entries: list[tuple[int, str]] = []
         """Heap of (lower bound of the tag, name); entries that `_places` does not have are
         stale."""
@@ -45,12 +44,15 @@ class TagHeap:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def asked(self, name: str) -> int:
-        """Return how many rows of a name are on their way."""
-        return self._asked.get(name, 0)
+    def tag(self, name: str) -> int:
+        """Return the tag of the next row of a name after those that are on their way."""
+        return self._group().tag(name, self._held.get(name, 0) + self._asked.get(name, 0))
 
-    def add(self, name: str, tag: int) -> None:
-        """Add a name, or move it forward; its rows come at `tag` at the earliest."""
+    def add(self, name: str, *, is_spread: bool = False) -> None:
+        """Add a name, or move it forward. `is_spread`: there are many, whose first tags are spread
+        over one stride. At one tag, one of a great weight would wait for a row of each other."""
+        group = self._group()
+        tag = group.start(name) if is_spread else group.time.now
         before = self._places.get(name)
         if before is not None and before <= tag:
             return
@@ -62,31 +64,31 @@ class TagHeap:
             self._entries = [(tag, name) for name, tag in self._places.items()]
             heapify(self._entries)
 
-    def reweigh(self, name: str, tag: int) -> None:
-        """Let a new weight of a name count; its rows come at `tag` at the earliest."""
+    def reweigh(self, name: str) -> None:
+        """Let a new weight of a name count: its next row comes a stride after the virtual time at
+        most."""
         if name in self._places or name in self._asked:
             self._weigh(name, is_known=True)
         if name in self._places:
-            self.add(name, tag)
+            self.add(name, is_spread=True)
 
     def _weigh(self, name: str, is_known: bool) -> None:
         """Count the weight of a name. `is_known`: whether an earlier weight counts."""
         before = self._weights.pop(name, 1.0) if is_known else 0.0
-        weight = self._weight_of(name)
+        weight = self._group().rate(name)
         self.total += weight - before
         if weight != 1:
             self._weights[name] = weight
 
-    def first(self, now: int) -> tuple[int, str] | None:
-        """Return the lowest tag and its name; None if there is no name. `now`: the virtual time,
-        which no tag is below."""
-        entries, places = self._entries, self._places
+    def first(self) -> tuple[int, str] | None:
+        """Return the lowest tag and its name; None if there is no name."""
+        entries, places, now = self._entries, self._places, self._group().time.now
         while entries:
             place, name = entries[0]
             if places.get(name) != place:
                 heappop(entries)
                 continue
-            tag = self._tag_of(name, self._asked.get(name, 0))
+            tag = self.tag(name)
             if tag <= max(place, now):
                 return max(place, now), name
             places[name] = tag

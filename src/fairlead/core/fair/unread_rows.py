@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fairlead.core.fair.flows import FEW, FairLane, TenantFlow
-from fairlead.core.fair.strides import STRIDE_SCALE, phase, step
+from fairlead.core.fair.flows import FairLane
+from fairlead.core.fair.groups import FEW
 from fairlead.core.fair.tag_heap import TagHeap
 from fairlead.model import tenant_of
 
@@ -31,7 +31,7 @@ class UnreadRows:
     def __init__(self, flows: FairLane, held: Counts) -> None:
         self._flows = flows
         self._held = held
-        self._tenants = TagHeap(self._tag, flows.rate)
+        self._tenants = TagHeap(lambda: flows.tenants, held.tenants)
         self._inside: dict[str, TagHeap] = {}
         """Keys by tenant that has paths."""
 
@@ -44,20 +44,15 @@ class UnreadRows:
         """Sum of the weights of the tenants here, and of those whose rows are on their way."""
         return self._tenants.total
 
-    def _tag(self, tenant: str, asked: int) -> int:
-        return self._flows.tag(tenant, self._held.tenants.get(tenant, 0) + asked)
-
     def tag(self, tenant: str) -> int:
         """Return the tag of a tenant's next row after those that are on their way."""
-        return self._tag(tenant, self._tenants.asked(tenant))
+        return self._tenants.tag(tenant)
 
     def add(self, key: str, *, is_spread: bool) -> None:
-        """Add a key with unread rows. `is_spread`: there are many, whose first tags are spread over
-        one stride. At one tag, a key of a great weight would wait for a row of each other."""
-        tenant = tenant_of(key)
+        """Add a key with unread rows, as `TagHeap.add` does; inside a tenant, always spread."""
         if (inside := self._keys_of(key)) is not None:
-            inside.add(key, self._start_inside(tenant, key))
-        self._tenants.add(tenant, self._start(tenant) if is_spread else self._flows.time.now)
+            inside.add(key, is_spread=True)
+        self._tenants.add(tenant_of(key), is_spread=is_spread)
 
     def _keys_of(self, key: str) -> TagHeap | None:
         """Return the keys of a key's tenant, made if this is its first path; None for a tenant
@@ -65,54 +60,39 @@ class UnreadRows:
         tenant = tenant_of(key)
         inside = self._inside.get(tenant)
         if inside is None and tenant != key:
-            flows, held = self._flows, self._held.keys
-            inside = self._inside[tenant] = TagHeap(
-                lambda key, asked: flows.tag_inside(tenant, key, held.get(key, 0) + asked),
-                lambda key: flows.rate_inside(tenant, key),
-            )
+            inside = TagHeap(lambda: self._flows.keys(tenant), self._held.keys)
+            self._inside[tenant] = inside
             if tenant in self._tenants:
-                inside.add(tenant, 0)
+                inside.add(tenant)
         return inside
 
-    def _start(self, tenant: str) -> int:
-        """Return a tag for the next row of a tenant that waited: less than a stride after the
-        virtual time."""
-        stride = step(STRIDE_SCALE, self._flows.rate(tenant))
-        return self._flows.time.now + phase(tenant, stride)
-
-    def _start_inside(self, tenant: str, key: str) -> int:
-        """Return the same for a key inside its tenant."""
-        now, _ = self._flows.member(tenant, key)
-        return now + phase(key, step(STRIDE_SCALE, self._flows.rate_inside(tenant, key)))
-
     def reweigh(self, key: str) -> None:
-        """Let a new weight of a key count: its next row comes a stride after the virtual time at
-        most."""
+        """Let a new weight of a key count in the order of reads."""
         tenant = tenant_of(key)
         if tenant == key:
-            self._tenants.reweigh(key, self._start(key))
+            self._tenants.reweigh(key)
         if (inside := self._inside.get(tenant)) is not None:
-            inside.reweigh(key, self._start_inside(tenant, key))
+            inside.reweigh(key)
 
     # the choice -----------------------------------------------------------------------------------
 
     def first(self) -> tuple[int, str] | None:
         """Return the lowest tag of a next row, and its tenant; None if there is none."""
-        return self._tenants.first(self._flows.time.now)
+        return self._tenants.first()
 
     def take(self, tag: int, tenant: str, number: float, most: int) -> tuple[str, int]:
         """Ask for the next key of a tenant, which `first` has returned; return it, and how many
         rows of it to read. `number`: rows of the tenant that memory is to hold. `most`: rows to
         read at most."""
-        flows, inside, key = self._flows, self._inside.get(tenant), tenant
+        inside, key = self._inside.get(tenant), tenant
         if inside is not None:
-            found = inside.first(flows.member(tenant, tenant)[0])
+            found = inside.first()
             assert found is not None
             start, key = found
-            if isinstance(flow := flows.flows.get(tenant), TenantFlow):
-                flow.beginners.is_crowded = len(inside) > FEW
-                flow.beginners.starts.setdefault(key, start)
-        flows.beginners.starts.setdefault(tenant, tag)
+            keys = self._flows.keys(tenant)
+            keys.is_crowded = len(inside) > FEW
+            keys.starts.setdefault(key, start)
+        self._flows.tenants.starts.setdefault(tenant, tag)
         return key, self.ask(key, number, most)
 
     def ask(self, key: str, number: float, most: int) -> int:
@@ -120,7 +100,7 @@ class UnreadRows:
         tenant = tenant_of(key)
         inside = self._keys_of(key)
         if inside is not None:
-            number *= self._flows.rate_inside(tenant, key) / max(1.0, inside.total)
+            number *= self._flows.keys(tenant).rate(key) / max(1.0, inside.total)
         # One of a few numbers, so that many keys are read together.
         rows = max(1, min(MOST_OF_KEY, most, 1 << max(1, int(number)).bit_length() - 1))
         is_waiting = tenant in self._tenants
@@ -128,7 +108,7 @@ class UnreadRows:
         if inside is not None:
             inside.ask(key, rows)
             if is_waiting and inside:
-                self._tenants.add(tenant, self._flows.time.now)
+                self._tenants.add(tenant)
         return rows
 
     def came(self, key: str, rows: int) -> None:

@@ -1,0 +1,85 @@
+"""Groups of start-time fair queueing (Goyal, Vin and Cheng 1996): the tenants of a lane, and the
+keys of a tenant, share what their group gets, in a virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fairlead.core.fair.accounts import Account
+from fairlead.core.fair.strides import STRIDE_SCALE, phase, step
+
+FEW = 50
+"""Number of names up to which those that begin are not spread."""
+
+MOST_EARLY = 1000
+"""Maximum number of names that begin ahead of others at once."""
+
+
+class Scope:
+    """A virtual time in which names begin: that of one priority, or that of a tenant's keys."""
+
+    __slots__ = ("early", "now")
+
+    def __init__(self) -> None:
+        self.now = 0
+        """Highest rank at which a trigger has started."""
+        self.early = 0
+        """Number of newcomers that may go ahead of others now."""
+
+    def started(self) -> None:
+        """Note that a trigger has started."""
+        if self.early < MOST_EARLY:
+            self.early += 1
+
+
+class Group:
+    """Names with accounts in one virtual time, and the ranks at which names begin.
+
+    A newcomer goes ahead of all that wait there: with many, it would wait for one trigger of each.
+    At most every second trigger that starts is a newcomer's, so none of the others waits for ever.
+    Further newcomers are spread over one stride if there are many: at one rank, one of a great
+    weight would wait for a trigger of each other. A name of which older rows were read begins where
+    the order of these reads put it, at most one stride later.
+    """
+
+    __slots__ = ("_accounts", "_weight_of", "is_crowded", "starts", "time")
+
+    def __init__(
+        self, time: Scope, accounts: Mapping[str, Account], weight_of: Callable[[str], float]
+    ) -> None:
+        """`accounts`: of the names in memory. `weight_of`: returns the weight of another name."""
+        self.time = time
+        self._accounts = accounts
+        self._weight_of = weight_of
+        self.starts: dict[str, int] = {}
+        """Ranks of names whose older rows are being read."""
+        self.is_crowded = False
+        """Whether many others wait outside memory."""
+
+    def first_rank(self, name: str, step: int) -> int:
+        """Return the rank of a name that begins. `step`: from its first trigger to the next."""
+        now = self.time.now
+        if (start := self.starts.pop(name, None)) is not None:
+            return max(now, min(start, now + step))
+        if self.time.early:
+            self.time.early -= 1
+            return now - 1
+        return now + phase(name, step) if self.is_crowded or len(self._accounts) > FEW else now
+
+    def tag(self, name: str, rows: int) -> int:
+        """Return the start tag of the trigger of a name that comes after so many others."""
+        now = self.time.now
+        if (account := self._accounts.get(name)) is not None:
+            return account.tag(now, rows)
+        return now + rows * step(STRIDE_SCALE, self._weight_of(name))
+
+    def rate(self, name: str) -> float:
+        """Return how many triggers of a name start while one of weight 1 and mean run time does, as
+        far as it is known."""
+        account = self._accounts.get(name)
+        return self._weight_of(name) if account is None else account.rate
+
+    def start(self, name: str) -> int:
+        """Return a tag for the next row of a name that waited: less than a stride after the virtual
+        time."""
+        return self.time.now + phase(name, step(STRIDE_SCALE, self.rate(name)))
