@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING
 
 from fairlead.core.fair.accounts import Account
 from fairlead.core.fair.charged_runs import Run, RunMeter
-from fairlead.core.fair.groups import Group, Scope
+from fairlead.core.fair.groups import Group, Scope, key_weight, tenant_weight
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.strides import STRIDE_SCALE, step
-from fairlead.core.fair.tenants import key_weight, tenant_weight
 from fairlead.model import Level, Trigger, tenant_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from fairlead.core.fair.columns import Cell, Column, Order
 from fairlead.core.fair.entries import Entries, Entry
 from fairlead.core.fair.flows import CellLevel, Flow, Member, TenantFlow
-from fairlead.core.fair.tenants import key_weight, tenant_weight
+from fairlead.core.fair.groups import key_weight, tenant_weight
 from fairlead.model import Trigger
 
 Head = tuple[int, int, int, "KeyCell"]

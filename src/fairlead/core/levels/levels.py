@@ -4,7 +4,7 @@ gives.
 The pass is the start tag of start-time fair queueing (Goyal, Vin and Cheng 1996): each tenant
 advances by its stride for every task, and the lowest pass goes first. For tenants that stay
 backlogged, served counts divided by weight never differ by more than 1/w_f + 1/w_m tasks. A key
-that is no path is a tenant (`fairlead.core.fair.tenants`). Tasks of one tenant get their levels in
+that is no path is a tenant (`fairlead.core.fair.groups`). Tasks of one tenant get their levels in
 the order of arrival, whatever their keys.
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import nsmallest
 
+from fairlead.core.fair.groups import tenant_weight
 from fairlead.core.fair.strides import stride
-from fairlead.core.fair.tenants import tenant_weight
 from fairlead.model import Trigger, tenant_of
 
 FIRST_PASS = 1
