@@ -6,13 +6,13 @@ from __future__ import annotations
 import logging
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairlead.declare.handle import OrderedHandle, TaskHandle
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.task import Draft, encode
 from fairlead.errors import ConfigurationError, InvalidTask, NotSupported, StoreUnavailable
-from fairlead.model import NewTask, ScheduledTask
+from fairlead.model import ScheduledTask
 from fairlead.ordered.accept import Acceptance
 from fairlead.ordered.layout import LAYOUT_SECONDS, other_layout
 from fairlead.ports.notification import Notification
@@ -27,20 +27,11 @@ LOG_PATIENCE = 2.0
 """Seconds for which a node leaves a slot to the node that declared the periodic task last, if the
 log is on another server: most slots are then appended once."""
 
-
 OUTAGE_SECONDS = 60.0
 """Seconds between two attempts to read the number of partitions while the task store is away and
 the log is elsewhere."""
 
 logger = logging.getLogger("fairlead.ordered")
-
-
-class _Layout(NamedTuple):
-    """Number of partitions of a queue, as read from the task store."""
-
-    partitions: int
-    until: float
-    """Monotonic seconds from which the number is read again."""
 
 
 class OrderedSubmission:
@@ -49,8 +40,10 @@ class OrderedSubmission:
     def __init__(self, context: SubmitContext) -> None:
         self._context = context
         self._acceptance = Acceptance(context.declared.ordered)
-        self._layouts: dict[str, _Layout] = {}
-        """Layouts of queues that the store has confirmed, by queue."""
+        self._partitions: dict[str, int] = {}
+        """Numbers of partitions that the store has confirmed, by queue."""
+        self._until = 0.0
+        """Monotonic seconds from which they are read again."""
 
     def takes(self, drafts: Sequence[Draft]) -> bool:
         """Return whether the drafts are for ordered queues. Raise InvalidTask when only some are,
@@ -68,7 +61,7 @@ class OrderedSubmission:
         """Check the ordered queues before a node serves them, or submits periodic tasks to them.
         Raise ConfigurationError as `_settle` does."""
         submitted = {periodic.handler.queue for periodic in periodics}
-        self._layouts.clear()  # a worker that starts must declare what the store has
+        self._partitions.clear()  # a worker that starts must declare what the store has
         run_now(self._settle({*queues, *submitted}, None, BLOCKING))
         try:
             store = self._context.connector.sql_store
@@ -108,7 +101,9 @@ class OrderedSubmission:
         if (room := log.room()) is not None:
             await writer.wait(room)
 
-        tasks, now = self._encode(drafts)
+        now = context.hooks.clock.now()
+        partitions = ChainMap(self._partitions, context.declared.partitions)
+        tasks = encode(drafts, partitions, now, context.hooks.payload_limit)
         accept = self._acceptance
         entries = accept.entries(tasks, now) if advance is None else accept.slots(tasks)
 
@@ -160,9 +155,9 @@ class OrderedSubmission:
         another number, NotSupported where there can be no ordered queue.
         """
         ordered = self._context.declared.ordered
-        declared = {name: ordered[name].partitions for name in ordered.keys() & queues}
+        names, settled = ordered.keys() & queues, self._partitions
         now = self._context.hooks.clock.monotonic()
-        if all(name in self._layouts and now < self._layouts[name].until for name in declared):
+        if not names or (now < self._until and names <= settled.keys()):
             return
         connector = self._context.connector
         _ = connector.ordered_stores  # raises NotSupported where there can be no ordered queue
@@ -171,32 +166,32 @@ class OrderedSubmission:
             # Read without waiting for other writers: most queues are registered already.
             known = store.database.read_now(store.queue_settings())
         except StoreUnavailable:
-            if not declared.keys() <= self._layouts.keys():
+            if not names <= settled.keys():
                 raise
-            if self._log(connection).joins_transactions:
-                return  # the append fails too, or the next submit reads the number again
-            # The log is elsewhere; a worker corrects what comes to a wrong partition of it.
-            for name in declared:
-                self._layouts[name] = self._layouts[name]._replace(until=now + OUTAGE_SECONDS)
+            # With the log in this store, the append fails too, or the next submit reads the number
+            # again. Elsewhere, a worker corrects what comes to a wrong partition of the log.
+            if not self._log(connection).joins_transactions:
+                self._until = now + OUTAGE_SECONDS
             return
-        missing = {name: count for name, count in declared.items() if name not in known}
+        missing = {name: ordered[name].partitions for name in names - known.keys()}
         if connection is not None and not connector.sql_store.database.has_one_writer:
             # Otherwise all changes of settings would wait for the end of the caller's transaction.
             connection = None
         if missing:
             registration = store.registration(missing)
             known |= await writer.write(store.database, registration, connection)
-        for name, count in declared.items():
-            stored, before = known[name].partitions, self._layouts.get(name)
-            if before is None and stored != count:
-                raise other_layout(name, stored, count)
-            if before is not None and stored != before.partitions:
+        for name in (names | settled.keys()) & known.keys():
+            stored, declared = known[name].partitions, ordered[name].partitions
+            if (before := settled.get(name)) is None and stored != declared:
+                raise other_layout(name, stored, declared)
+            if before not in (None, stored):
                 logger.warning(
                     "an ordered queue was moved to another number of partitions: declare it so",
-                    extra={"queue": name, "partitions": stored, "before": before.partitions},
+                    extra={"queue": name, "partitions": stored, "before": before},
                 )
             if connection is None or name not in missing:
-                self._layouts[name] = _Layout(stored, now + LAYOUT_SECONDS)
+                settled[name] = stored
+        self._until = now + LAYOUT_SECONDS
 
     def _log(self, connection: Any) -> TaskLog:
         log = self._context.connector.ordered_stores[0]
@@ -206,15 +201,6 @@ class OrderedSubmission:
                 " transaction"
             )
         return log
-
-    def _encode(self, drafts: Sequence[Draft]) -> tuple[list[NewTask], int]:
-        """Return the tasks, and the time of their submit (microseconds since the epoch)."""
-        context = self._context
-        now = context.hooks.clock.now()
-        counts = {name: layout.partitions for name, layout in self._layouts.items()}
-        partitions = ChainMap(counts, context.declared.partitions)
-        tasks = encode(drafts, partitions, now, context.hooks.payload_limit)
-        return tasks, now
 
     def _patience(self, queue: str) -> float:
         """Return the seconds for which a periodic task of this queue waits for the log."""
