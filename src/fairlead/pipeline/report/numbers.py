@@ -53,6 +53,12 @@ def percent(part: float) -> str:
     return f"{value:.{places}f} %"
 
 
+def budget(left: float) -> str:
+    """Return what is left of an error budget, 30.0 % left, or how often it is spent: 93.4 times
+    spent."""
+    return f"{percent(left)} left" if left >= 0 else f"{ratio(1 - left)} times spent"
+
+
 def amount(value: Decimal) -> str:
     """Return an amount of money in the currency of the bill: 1,234.50."""
     return f"{value:,.2f}"
@@ -79,8 +85,11 @@ def key_name(key: str, longest: int = LONGEST_NAME) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return three significant digits, without an exponent or trailing zeros: 0.987, 1.25, 14.4."""
+    """Return three significant digits, without an exponent or trailing zeros: 0.987, 1.25, 14.4;
+    < 0.001 for less."""
     size = abs(value)
+    if 0 < value < 0.0005:
+        return "< 0.001"
     places = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
     text = f"{value:,.{places}f}"
     return text.rstrip("0").rstrip(".") if places else text

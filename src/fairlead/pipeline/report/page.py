@@ -30,6 +30,8 @@ from fairlead.pipeline.windows import DAY, HOUR
 
 EVEN = 0.9
 """Median Jain index below which a queue is shown as uneven."""
+_LEAST_POINTS = 2
+"""Instants below which a chart would be a dot, and is left out: the table has its numbers."""
 _FEW_WORKERS = 0.01
 """Busy workers below which a chart shows their time."""
 _OLD_US = DAY * MICROS
@@ -37,6 +39,7 @@ _OLD_US = DAY * MICROS
 
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "amount": numbers.amount,
+    "budget": numbers.budget,
     "count": count,
     "duration": duration,
     "percent": percent,
@@ -132,13 +135,13 @@ def _about_runs(data: ReportData) -> Iterator[Finding]:
     if len(fairness) and not fairness["starved_keys"].any():
         yield Finding("ok", "No key starved.")
     for worst in objectives.head(1).to_dict("records"):
-        left, states = worst["budget_left"], set(objectives["state"])
+        states = set(objectives["state"])
         state = "bad" if "page" in states else "look" if "ticket" in states else "ok"
         name = shortened(worst["slo_id"])
-        if pd.notna(left):
-            rest = f"has {percent(left)} of its error budget left"
-            rest = rest if left >= 0 else f"has spent {ratio(1 - left)} times its error budget"
-            yield Finding(state, f"{name} {rest}, the least of {len(objectives)} objectives.")
+        if pd.notna(worst["budget_left"]):
+            text = f"{name}: error budget {numbers.budget(worst['budget_left'])}"
+            others = f", the least of {len(objectives)} objectives" if len(objectives) > 1 else ""
+            yield Finding(state, f"{text}{others}.")
     if len(cost) and cost["amount"].any():
         key, part = key_name(cost.iloc[0]["fairness_key"]), percent(cost.iloc[0]["part"])
         total = numbers.amount(cost["amount"].sum())
@@ -177,10 +180,12 @@ def _charts(data: ReportData) -> dict[str, list[Markup]]:
         "share": [
             chart(shortened(queue), *_busy(rows), rows["line"], when)
             for queue, rows in shares.groupby("queue", sort=False)
+            if rows["at"].nunique() >= _LEAST_POINTS
         ],
         "pickup": [
             chart(f"Pickup, {part} of the runs", "s", rows, rows["queue"], when, hours_s)
             for part, rows in pickups.groupby("line", sort=False)
+            if rows["at"].nunique() >= _LEAST_POINTS
         ],
     }
 
