@@ -102,7 +102,7 @@ def test_commands_know_the_database_of_the_project(database: str) -> None:
     order = Order.objects.create(customer="acme", amount=1)
     result = charge.enqueue(order.id)
     connections.close_all()
-    listed = manage(database, "fairlead", "tasks", "list")
+    listed = manage(database, "fairlead", "tasks")
     assert result.id[:8] in listed.stdout, listed.stdout + listed.stderr
     refused = manage(database, "fairlead", "migrate")
     assert refused.returncode == 1 and "manage.py migrate" in refused.stderr
@@ -113,8 +113,8 @@ def test_a_worker_starts_again_after_changes_only_in_debug() -> None:
     assert complete(["worker"], False) == ["worker", APPLICATION]
     assert complete(["worker", "--noreload"], True) == ["worker", APPLICATION]
     assert complete(["worker", "--until-empty"], True)[-1] == "--until-empty"
-    assert complete(["tasks", "list"], True) == ["tasks", "list"]
-    assert complete(["periodic", "run", "x"], True) == ["periodic", "run", APPLICATION, "x"]
+    assert complete(["tasks", "show"], True) == ["tasks", "show"]
+    assert complete(["periodic", "run"], True) == ["periodic", "run", "--app", APPLICATION]
 
 
 @ON_SQLITE

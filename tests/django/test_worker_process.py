@@ -113,7 +113,7 @@ def test_a_worker_that_is_stopped_ends_its_task_first(
 
 @pytest.mark.parametrize(
     "command",
-    [("worker", "--until-empty"), ("tasks", "list")],
+    [("worker", "--until-empty"), ("tasks",)],
     ids=lambda each: each[0],
 )
 def test_a_command_before_migrate_names_the_cure(command: tuple[str, ...], tmp_path: Path) -> None:

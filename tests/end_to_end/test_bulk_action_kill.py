@@ -96,15 +96,14 @@ def test_commands_show_and_interrupt_actions_and_list_what_people_did(tmp_path: 
     id = management.actions.ask(Cancel(actor="Ada"), management.where(queue="mail")).id
     stopped = command(app, "actions", "interrupt", str(id), "--actor", "Bob")
     assert json.loads(stopped.communicate()[0])["state"] == "interrupted"
-    listed = json.loads(command(app, "actions", "list").communicate()[0])
-    shown = json.loads(command(app, "actions", "show", str(id)).communicate()[0])
-    assert listed == [shown] and shown["where"]["queue"] == "mail"
-    assert shown["change"] == {"verb": "cancel", "actor": "Ada"}
-    noted = json.loads(command(app, "audit", "--action", str(id)).communicate()[0])
+    (shown,) = json.loads(command(app, "actions").communicate()[0])["rows"]
+    assert shown["where"]["queue"] == "mail"
+    assert json.loads(shown["change"]) == {"verb": "cancel", "actor": "Ada"}
+    noted = json.loads(command(app, "audit", "--action", str(id)).communicate()[0])["rows"]
     assert [(entry["actor"], entry["verb"]) for entry in noted] == [
         ("Bob", "interrupt_action"),
         ("Ada", "cancel"),
     ]
-    unknown = command(app, "actions", "show", "99")
+    unknown = command(app, "actions", "resume", "99")
     assert "no bulk action 99" in unknown.communicate()[1]
     app.close()

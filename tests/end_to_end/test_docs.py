@@ -260,8 +260,7 @@ class Reader:
         url = re.search(r"--url (\S+)", text)
         options = ["--url", url[1]] if url else []
         found = subprocess.run(
-            [sys.executable, "-m", "fairlead", "tasks", "list", "--state", "ERROR", "--json"]
-            + options,
+            [sys.executable, "-m", "fairlead", "tasks", "--state", "ERROR", "--json"] + options,
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -269,7 +268,7 @@ class Reader:
             timeout=60,
             check=True,
         )
-        return str(json.loads(found.stdout)[0]["id"])
+        return str(json.loads(found.stdout)["tasks"][0]["id"])
 
     def _execute(self, text: str, name: str, line: int) -> None:
         if text.startswith(">>>"):

@@ -89,16 +89,15 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
     assert lake_of(shop) == Counter(dict.fromkeys(((id, 1) for id in submitted), 1))
     assert {*os.listdir(shop)} - {"__pycache__"} == {"lake", "runs.log", "shop.py"}
 
-    views = json.loads(fairlead_here(shop, "ordered", "status", "reminders", "--json"))
-    assert sum(view["unfinished"] + view["lag"] for view in views) == 0
+    (view,) = json.loads(fairlead_here(shop, "ordered", "--queue", "reminders", "--json"))
+    assert sum(each["unfinished"] + each["lag"] for each in view["partitions"]) == 0
     assert "0 tasks in the schedule" in fairlead_here(shop, "doctor")
     assert not json.loads(fairlead_here(shop, "ordered", "tasks", "reminders", "--json"))
-    for shown in (("tasks", "show"), ("ordered", "attempts")):
-        assert "DONE" in fairlead_here(shop, *shown, submitted[0])
+    assert "DONE" in fairlead_here(shop, "tasks", "show", submitted[0])
     refused = {
-        ("tasks", "list"): "fairlead ordered tasks",
-        ("queues", "weight", "reminders", "acme", "2"): "FAIRLEAD_URL",
-        ("periodic", "list"): "FAIRLEAD_URL",
+        ("tasks",): "fairlead ordered tasks",
+        ("tenants", "weight", "reminders", "2", "acme"): "FAIRLEAD_URL",
+        ("periodic",): "FAIRLEAD_URL",
         ("migrate", "--print"): "FAIRLEAD_URL",
     }
     for command, cure in refused.items():
@@ -108,7 +107,8 @@ def test_without_any_sql_each_task_of_a_killed_worker_ends_once_and_is_in_the_la
         assert cure in said, said
     said = fairlead_here(shop, "pipeline", "maintain", "--skip", "check", exits=1)
     assert "reconcile: " in said and "without a SQL database" in said and "FAIRLEAD_URL" in said
-    assert "nobody" in fairlead_here(shop, "queues", "show", "reminders")
+    assert "nobody" in fairlead_here(shop, "ordered", "--queue", "reminders")
+    assert "reminders" in fairlead_here(shop, "queues")
 
 
 def test_a_worker_with_a_lake_exports_its_runs_without_any_sql(

@@ -80,7 +80,7 @@ class Shop:
         return process
 
     def move(self, partitions: int) -> subprocess.Popen[str]:
-        words = ("moved_shop:app", QUEUE, "--to", str(partitions), "--yes", "--json")
+        words = (QUEUE, "--app", "moved_shop:app", "--to", str(partitions), "--yes", "--json")
         return self.start("-m", "fairlead", "ordered", "repartition", *words)
 
     @contextmanager

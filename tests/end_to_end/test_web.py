@@ -83,8 +83,8 @@ def test_a_function_gives_viewers_their_access_and_no_token_opens_the_console(fo
             headers = {"accept": "text/html", "x-user": user}
             assert httpx.get(f"{base}/queues", headers=headers).status_code == status
     for wrong, said in (
-        ("shop:nothing", "shop has no function named 'nothing'"),
-        ("shop", "give MODULE:FUNCTION"),
+        ("shop:nothing", "shop has nothing named 'nothing'"),
+        ("shop", "give MODULE:NAME"),
         ("nowhere:authorize", "no module named 'nowhere'"),
     ):
         assert said in refusal(folder, "--authorize", wrong)
@@ -101,7 +101,7 @@ def test_the_mask_of_the_command_hides_arguments(
     assert made.parts.settings.mask is not None
     assert made.parts.settings.mask("send", {"to": "a"}) == "hidden of send"
     made.parts.app.close()
-    assert "no function named" in refusal(folder, "--mask", "shop:missing")
+    assert "has nothing named" in refusal(folder, "--mask", "shop:missing")
 
 
 def test_a_port_that_is_taken_is_one_line_and_exit_code_2(folder: Path) -> None:

@@ -166,8 +166,10 @@ async def test_a_waiting_task_is_found_by_its_id_and_says_that_it_can_only_be_dr
     assert [each.severity for each in await explain(kit.app.operate_context, handle.id)] == ["ok"]
     with pytest.raises(NotAllowed, match="fairlead ordered drop"):
         management.cancel(handle.id)
-    shown = CliRunner().invoke(commands, ["tasks", "show", handle.id, "--json"])
-    assert json.loads(shown.stdout)["state"] == "WAITING", shown.stderr
+    shown = await asyncio.to_thread(
+        CliRunner().invoke, commands, ["tasks", "show", handle.id, "--json"]
+    )
+    assert json.loads(shown.stdout)["task"]["state"] == "WAITING", shown.stderr
     await kit.app.connections.close_async()
 
 
@@ -204,9 +206,11 @@ async def test_a_task_that_has_ended_is_found_by_its_id_with_its_state_and_times
         assert [each.what for each in await explain(kit.app.operate_context, handle.id)]
         with pytest.raises(NotAllowed):
             management.cancel(handle.id)
-        shown = CliRunner().invoke(commands, ["tasks", "show", handle.id, "--json"])
+        shown = await asyncio.to_thread(
+            CliRunner().invoke, commands, ["tasks", "show", handle.id, "--json"]
+        )
         found = json.loads(shown.stdout)
-        assert found["state"] == state and found["attempts"][0]["finished_at"], shown.stderr
+        assert found["task"]["state"] == state and found["attempts"][0]["finished_at"], shown.stderr
     assert management.show(done.id).unique_key == "u"
     assert (management.show(failed.id).error_text or "").startswith("no such address")
     with pytest.raises(UnknownTask):

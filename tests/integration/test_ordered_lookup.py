@@ -65,18 +65,16 @@ def test_the_command_shows_a_waiting_task_and_says_that_the_log_is_not_read(
     kit = open_app(url)
     handle = kit.submit("later", "a", kit.at(86_400))
 
-    def show(*more: str) -> Any:
-        return CliRunner().invoke(
-            commands, ["tasks", "show", handle.id, "--url", url, "--json", *more]
-        )
+    def show() -> Any:
+        return CliRunner().invoke(commands, ["tasks", "show", handle.id, "--url", url, "--json"])
 
     missing = show()
     assert missing.exit_code != 0
     assert "1 entries of the log of 'reminders' are not read yet" in missing.stderr
     asyncio.run(_read_log(kit))
-    shown = json.loads(show("--payload").stdout)
-    assert (shown["id"], shown["state"], shown["attempts"]) == (handle.id, "WAITING", [])
-    assert shown["payload"] == {"name": "later"}
+    shown = json.loads(show().stdout)
+    assert (shown["task"]["id"], shown["task"]["state"]) == (handle.id, "WAITING")
+    assert (shown["attempts"], json.loads(shown["arguments"])) == ([], {"name": "later"})
     kit.app.close()
 
 

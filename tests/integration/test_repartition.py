@@ -189,7 +189,7 @@ async def test_another_number_is_refused_at_submit_and_start_and_the_doctor_name
     kit.submit("waits")
     other = open_app(kit.app.url, partitions=8)
     with pytest.raises(
-        OtherLayout, match="fairlead ordered repartition MODULE:APP reminders --to 8"
+        OtherLayout, match="fairlead ordered repartition reminders --app MODULE:APP --to 8"
     ):
         other.submit("refused")
     with pytest.raises(OtherLayout, match="declare it with partitions=4"):
@@ -333,7 +333,7 @@ def test_the_command_moves_a_queue_and_shows_what_it_would_move(
     moved_shop.app.migrate()
     for n in range(5):
         moved_shop.remind.options(ordering_key=f"k{n}").submit(n=n)
-    words = ["ordered", "repartition", "moved_shop:app"]
+    words = ["ordered", "repartition", "--app", "moved_shop:app"]
 
     def run(*more: str) -> Any:
         return CliRunner().invoke(commands, [*words, *more])

@@ -60,7 +60,7 @@ async def test_a_burst_of_errors_is_one_incident_whoever_watches(app: App) -> No
         "payouts",
         "payouts",
     )
-    assert "since 20" in incident.details and "fairlead tasks list" in incident.details
+    assert "since 20" in incident.details and "fairlead tasks" in incident.details
     findings = await examine(app.operate_context)
     assert any("error burst of queue 'payouts'" in each.what for each in findings)
 

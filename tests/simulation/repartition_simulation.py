@@ -94,9 +94,7 @@ class MovingSimulation(Simulation):
         self.moves = self.early = 0
 
     def _queue_of(self, partitions: int) -> Any:
-        return type(self.queue)(
-            QUEUE, partitions=partitions, look_ahead=self.queue.look_ahead
-        )
+        return type(self.queue)(QUEUE, partitions=partitions, look_ahead=self.queue.look_ahead)
 
     @property
     def has_deaf(self) -> bool:

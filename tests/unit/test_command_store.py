@@ -37,7 +37,7 @@ def store(name: str) -> None:
 
 def test_the_only_file_with_tasks_is_used_and_named() -> None:
     store("shop tasks.db")
-    done = run(commands, ["tasks", "list", "--json"])
+    done = run(commands, ["tasks", "--json"])
     assert done.exit_code == 0, done.output
     assert '"name":"pay"' in done.stdout.replace(" ", "")
     assert "using --url sqlite:///shop tasks.db" in done.stderr

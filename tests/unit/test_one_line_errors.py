@@ -82,9 +82,7 @@ def test_names_that_a_terminal_cannot_show_are_escaped(tmp_path: Path) -> None:
     app.task(name="grüße")(print_nothing).submit()
     app.close()
     with open(tmp_path / "shown", "wb") as file:
-        code, errors = run(
-            tmp_path, "tasks", "list", "--url", url, stdout=file, PYTHONIOENCODING="ascii"
-        )
+        code, errors = run(tmp_path, "tasks", "--url", url, stdout=file, PYTHONIOENCODING="ascii")
     assert (code, errors) == (0, "")
     assert b"gr\\xfc\\xdfe" in (tmp_path / "shown").read_bytes()
 

@@ -63,7 +63,7 @@ def test_commands_show_tasks_with_any_text(tmp_path: pathlib.Path) -> None:
     asyncio.run(drain(app))
     app.close()
     for words in (
-        ["tasks", "list"],
+        ["tasks"],
         *(["tasks", "show", handle.id] for handle in handles),
         ["queues", "show", "mail"],
         ["doctor"],
@@ -71,7 +71,7 @@ def test_commands_show_tasks_with_any_text(tmp_path: pathlib.Path) -> None:
         result = CliRunner().invoke(command, [*words, "--url", url])
         assert result.exception is None or isinstance(result.exception, SystemExit), words
         assert "\x1b" not in result.output
-    listed = CliRunner().invoke(command, ["tasks", "list", "--url", url]).output
+    listed = CliRunner().invoke(command, ["tasks", "--url", url]).output
     assert all(visible(text) in listed for text in (*HOSTILE, "other"))
 
 

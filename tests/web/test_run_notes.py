@@ -3,8 +3,10 @@ show them: as text, and to those who may see the task."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +52,11 @@ async def test_the_screen_and_the_command_show_progress_and_log_lines_as_text(
         assert page.index("Log of attempt 2") < page.index("Log of attempt 1")
         assert "5 earlier lines were not kept" in page
         assert "shop: 204 &lt;script&gt;" in page
-    text = fairlead_here(tmp_path, "tasks", "show", task_id, "--url", sqlite_url)
-    assert "progress 10 of 20 (50 %)" in text and "log of attempt 2, without 5 earlier" in text
-    assert "WARNING shop: 204 <script>" in text and "\x1b[31m" not in text
-    listed = fairlead_here(tmp_path, "tasks", "show", task_id, "--url", sqlite_url, "--json")
-    found = json.loads(listed)
-    assert (found["progress"]["done"], found["progress"]["attempt"]) == (10, 2)
-    assert [len(each["log"]) for each in found["attempts"]] == [1, 200]
-    assert found["attempts"][1]["log_dropped"] == 5
+    show = ("tasks", "show", task_id, "--url", sqlite_url)
+    text = await asyncio.to_thread(fairlead_here, tmp_path, *show)
+    assert re.search(r"done +10 *\ntotal +20 *\n", text) and re.search(r"dropped +5 *\n", text)
+    assert "204 <script>" in text and "\x1b[31m" not in text
+    check(json.loads(await asyncio.to_thread(fairlead_here, tmp_path, *show, "--json")))
     app.close()
 
 

@@ -186,19 +186,19 @@ async def test_the_json_api_previews_and_asks(app: App) -> None:
 
 def test_the_command_sets_weights_and_limits(app: App, url: str) -> None:
     def run(*given: str) -> str:
-        result = CliRunner().invoke(command, ["actions", *given, "--url", url])
+        result = CliRunner().invoke(command, ["tenants", *given, "--url", url])
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    said = run("weight", "mail", "3", "--matching", "acme", "--dry-run")
-    assert "2 tenants, the first: acme, acme-labs" in said
+    said = run("weight", "mail", "3", "--search", "acme", "--dry-run")
+    assert "would be changed: 2, the first: acme, acme-labs" in said
     assert app.management.weights("mail") == {}
-    assert "weight: 2 changed" in run("weight", "mail", "3", "--matching", "acme")
+    assert "weight: 2 changed" in run("weight", "mail", "3", "--search", "acme")
     assert app.management.weights("mail") == {"acme": 3.0, "acme-labs": 3.0}
-    run("weight", "mail", "--clear", "--tenant", "acme", "--tenant", "globex")
+    run("weight", "mail", "none", "acme", "globex")
     assert app.management.weights("mail") == {"acme-labs": 3.0}
-    run("limit", "mail", "2", "--tenant", "acme")
+    asked = json.loads(run("limit", "mail", "2", "acme", "--json"))
     assert app.management.limits("mail") == {"acme": 2}
-    assert json.loads(run("show", "3", "--json"))["change"]["keys"] == ["acme"]
-    wrong = CliRunner().invoke(command, ["actions", "limit", "mail", "2", "--url", url])
-    assert wrong.exit_code == 2 and "--matching" in wrong.output
+    assert json.loads(asked["change"])["keys"] == ["acme"]
+    wrong = CliRunner().invoke(command, ["tenants", "limit", "mail", "2", "--url", url])
+    assert wrong.exit_code == 2 and "give names, or matching" in wrong.output

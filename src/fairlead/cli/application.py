@@ -65,16 +65,11 @@ def load_value(reference: str) -> Any:
 
 
 def load_function(reference: str) -> Callable[..., Any]:
-    """Import and return the function named `MODULE:FUNCTION`, also from the current folder. Raise
+    """Import and return the function named `MODULE:NAME`, also from the current folder. Raise
     ConfigurationError."""
-    attribute = reference.partition(":")[2]
-    if not _REFERENCE.fullmatch(reference) or not attribute:
-        raise ConfigurationError(f"{values.brief(reference)}: give MODULE:FUNCTION")
-    module = _imported(reference)
-    found = getattr(module, attribute, None)
-    if not callable(found):
-        raise ConfigurationError(f"{module.__name__} has no function named {attribute!r}")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = load_value(reference)
+    if not callable(function):
+        raise ConfigurationError(f"{values.brief(reference)} is no function")
     return function
 
 

@@ -96,7 +96,7 @@ def _show(keep: Path | None) -> None:
     say("\nTry next:")
     if keep is None:
         say(f"   fairlead demo --keep {file}")
-    say(f"   fairlead tasks list --state ERROR --url sqlite:///{file}")
+    say(f"   fairlead tasks --state ERROR --url sqlite:///{file}")
     say("   fairlead demo --web    # the console; needs the extra `web`")
 
 

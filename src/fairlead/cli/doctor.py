@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.application import load
 from fairlead.cli.options import OutputOptions
 from fairlead.cli.output import WORK_FAILED, as_json, say
 from fairlead.cli.parameters import with_options
-from fairlead.cli.stores import app_on, wait_and_close
+from fairlead.cli.stores import wait_and_close
 from fairlead.operate.doctor import examine, explain
 
 _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
@@ -19,10 +18,6 @@ _MARKS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 class DoctorOptions(OutputOptions, frozen=True, kw_only=True):
     """Options of `doctor`."""
 
-    application: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODULE:APP]", help="Also check the queues and tasks of this App."),
-    ] = None
     task: Annotated[str | None, typer.Option(help="Explain the state of this task.")] = None
 
 
@@ -30,11 +25,13 @@ class DoctorOptions(OutputOptions, frozen=True, kw_only=True):
 def doctor(options: DoctorOptions) -> None:
     """Check store, workers and queues. Exit code 1 when there is a problem.
 
-    Example: fairlead doctor shop:app; fairlead doctor --task 01938d2c-...
+    With --app, also check the queues and tasks of the application.
+
+    Example: fairlead doctor --app shop:app; fairlead doctor --task 01938d2c-...
     """
-    app = app_on(options.url) if options.application is None else load(options.application)
-    context, task = app.operate_context, options.task
-    findings = wait_and_close(app, examine(context) if task is None else explain(context, task))
+    with options.opened() as app:
+        context, task = app.operate_context, options.task
+        findings = wait_and_close(app, examine(context) if task is None else explain(context, task))
     if options.json:
         as_json(findings)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -101,6 +101,15 @@ def print_result(json: bool, value: Any, text: str) -> None:
         say(text)
 
 
+def ask(what: str, cure: str) -> None:
+    """Ask a person before something is done; exit if the person refuses. Raise InvalidTask, with
+    the cure, where nobody can confirm."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidTask(f"{what}: {cure}")
+    if not typer.confirm(f"{what}. Go on?", err=True):
+        raise typer.Exit(WRONG_USE)
+
+
 def as_json_line(value: Any) -> None:
     """Print a line of JSON to stderr, for programs that follow the progress of a command."""
     print(msgspec.json.encode(value).decode(), file=sys.stderr, flush=True)
@@ -109,7 +118,7 @@ def as_json_line(value: Any) -> None:
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Print a table; None shows as an empty cell. A column `id` is never cut, because commands need
     whole ids."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, show_header=any(columns))
     cells = [[shown("" if cell is None else str(cell)) for cell in row] for row in rows]
     for n, name in enumerate(columns):
         if name == "id":
@@ -122,27 +131,6 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_row(*row)
     # Without a terminal, hardly anything is cut.
     (console if console.is_terminal else Console(width=240)).print(table)
-
-
-def as_list(
-    rows: Sequence[Any],
-    json: bool,
-    columns: Mapping[str, str | Callable[[Any], Any]],
-    document: Callable[[Any], Any] | None = None,
-) -> None:
-    """Print records: one JSON document of all their fields, or a table whose columns are attributes
-    or functions of a record."""
-    if json:
-        as_json([(document or readable)(row) for row in rows])
-        return
-    as_table(list(columns), [[_cell(row, source) for source in columns.values()] for row in rows])
-
-
-def _cell(row: Any, source: str | Callable[[Any], Any]) -> Any:
-    if callable(source):
-        return source(row)
-    value = getattr(row, source)
-    return time_of(value) if source.endswith("_at") else value
 
 
 def first_line(text: str | None, most: int = 60) -> str:

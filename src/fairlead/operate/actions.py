@@ -325,7 +325,7 @@ def _visible(id: int, action: BulkAction | None, tenants: Collection[str] | None
     ):
         return action
     raise UnknownAction(
-        f"no bulk action {id}: `fairlead actions list` lists them; they are kept for a while only"
+        f"no bulk action {id}: `fairlead actions` lists them; they are kept for a while only"
     )
 
 

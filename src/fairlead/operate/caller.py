@@ -49,8 +49,9 @@ class Caller:
     read_facts: Callable[[], Facts] | None = None
     """Function that returns facts which other callers use too; None reads them anew, and the doctor
     counts every task."""
-    performs: bool = False
-    """Whether the caller performs the bulk actions for which it asks."""
+    is_command: bool = False
+    """Whether the caller is a command: it performs the bulk actions for which it asks, and waits
+    for exact counts and for all log lines."""
 
     @property
     def management(self) -> Management:

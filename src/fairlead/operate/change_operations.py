@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from fairlead.clock import to_micros
 from fairlead.core import values
-from fairlead.errors import InvalidTask
-from fairlead.model import TaskRecord
-from fairlead.operate.actions import Preview
+from fairlead.errors import InvalidTask, UnknownTask
+from fairlead.model import TaskKey, TaskRecord
+from fairlead.operate.actions import MOST_COUNTED, Preview
 from fairlead.operate.batches import MOST_CHANGED
 from fairlead.operate.caller import Caller, NoRight
 from fairlead.operate.changes import (
@@ -46,6 +47,7 @@ from fairlead.operate.read_operations import TaskId, shown_action
 from fairlead.operate.results import (
     ChangedTasks,
     Done,
+    Dropped,
     PublishedPolicy,
     Submitted,
     TaskOutcome,
@@ -87,26 +89,44 @@ class ChangeValues(Arguments, frozen=True, kw_only=True):
     new_fairness_key: Text | None = None
 
 
-TASK_CHANGES: dict[str, tuple[str, type[Arguments]]] = {
-    "retry": ("Run {} now, and count {} tries from zero.", NoValues),
-    "resume": ("Run {} now.", ResumeValues),
-    "reschedule": ("Give {} another time.", RescheduleValues),
-    "change": ("Give {} another priority or fairness key.", ChangeValues),
-    "cancel": ("End {} as CANCELLED; a running handler is stopped.", NoValues),
-    "fail": ("End {} as FAILED.", NoValues),
+TASK_CHANGES: dict[str, tuple[str, type[Arguments], str]] = {
+    "retry": (
+        "Run {} now, and count {} tries from zero.",
+        NoValues,
+        "--all --name payout --limit 500",
+    ),
+    "resume": ("Run {} now.", ResumeValues, "01938d2c-..."),
+    "reschedule": (
+        "Give {} another time.",
+        RescheduleValues,
+        "01938d2c-... --run-at 2026-12-24T18:00:00+02:00",
+    ),
+    "change": (
+        "Give {} another priority or fairness key.",
+        ChangeValues,
+        "--all --fairness-key acme --new-fairness-key acme-bulk",
+    ),
+    "cancel": (
+        "End {} as CANCELLED; a running handler is stopped.",
+        NoValues,
+        "--all --queue mail --fairness-key acme",
+    ),
+    "fail": ("End {} as FAILED.", NoValues, "01938d2c-..."),
 }
-"""Effect and values of each change of tasks, by its verb, which is also the right it needs."""
+"""Effect, values and example of each change of tasks, by its verb, which is also the right it
+needs."""
 
 _TaskVersion = Annotated[int, Meta(ge=0, le=(1 << 31) - 1, description="Only at this version.")]
 _Ids = Annotated[list[Text], Meta(min_length=1, max_length=MOST_CHANGED)]
 _Limit = Annotated[int, Meta(ge=0, le=values.MOST_ROWS, description="The first so many only.")]
 _ONE: list[Any] = [("id", TaskId), ("version", _TaskVersion | None, None)]
-_NAMED: list[Any] = [("ids", _Ids)]
+_NAMED: list[Any] = [("ids", _Ids), ("version", _TaskVersion | None, None)]
 _MATCHING: list[Any] = [
     ("filter", Filter, Filter()),
-    ("all", Annotated[bool, Meta(description="Confirms a filter without a condition.")], False),
+    ("all", Annotated[bool, Meta(description="All that match, also without a condition.")], False),
     ("limit", _Limit | None, None),
 ]
+_PREVIEW: list[Any] = [*_MATCHING, ("ids", _Ids | None, None)]
 
 
 def change_of(verb: str, given: dict[str, Any], actor: str) -> Change:
@@ -128,15 +148,19 @@ def _one(verb: str) -> Callable[..., TaskRecord]:
     def change(caller: Caller, *, id: str, version: int | None, **given: Any) -> TaskRecord:
         made, scope = change_of(verb, given, caller.name), caller.tenants
         caller.management.apply(made, id, version, tenants=scope)
-        return caller.management.show(id, tenants=scope)
+        return caller.management.named(id, tenants=scope)
 
     return change
 
 
 def _named(verb: str) -> Callable[..., ChangedTasks]:
-    def change(caller: Caller, *, ids: list[str], **given: Any) -> ChangedTasks:
+    def change(
+        caller: Caller, *, ids: list[str], version: int | None, **given: Any
+    ) -> ChangedTasks:
+        if version is not None and len(ids) > 1:
+            raise InvalidTask("version: is of one task, and several are named")
         made = change_of(verb, given, caller.name)
-        results = caller.management.apply_all(made, ids, tenants=caller.tenants)
+        results = caller.management.apply_all(made, ids, version, tenants=caller.tenants)
         outcomes = [
             TaskOutcome(id=id, error=None if error is None else str(error))
             for id, error in results.items()
@@ -168,16 +192,32 @@ def _matching(verb: str) -> Callable[..., BulkAction]:
 
 def _preview(verb: str) -> Callable[..., Preview]:
     def preview(
-        caller: Caller, *, filter: Filter, all: bool, limit: int | None, **given: Any
+        caller: Caller,
+        *,
+        filter: Filter,
+        all: bool,
+        limit: int | None,
+        ids: list[str] | None,
+        **given: Any,
     ) -> Preview:
+        made = change_of(verb, given, caller.name)
+        if ids is not None:
+            return _preview_named(caller, made, ids)
         return caller.management.actions.preview(
-            change_of(verb, given, caller.name),
+            made,
             _where(caller, filter, all),
             limit=limit,
             tenants=caller.tenants,
+            counted=None if caller.is_command else MOST_COUNTED,
         )
 
     return preview
+
+
+def _preview_named(caller: Caller, change: Change, ids: list[str]) -> Preview:
+    found = [caller.management.named(id, tenants=caller.tenants) for id in ids]
+    fit = [task for task in found if task.state in change.states]
+    return Preview(changed=len(fit), is_more=False, refused=len(found) - len(fit), first=fit[:5])
 
 
 def _asked(
@@ -186,15 +226,14 @@ def _asked(
     """Ask for a bulk action, which the caller or a worker performs next."""
     actions = caller.management.actions
     tenants = None if where is None else caller.tenants
-    asked = actions.ask(change, where, tenants=tenants, is_here=caller.performs, **given)
-    return asked if caller.performs else shown_action(asked)
+    asked = actions.ask(change, where, tenants=tenants, is_here=caller.is_command, **given)
+    return asked if caller.is_command else shown_action(asked)
 
 
 def _on_tasks(verb: str) -> list[Operation]:
     """Return the operations that make one kind of change."""
-    effect, base = TASK_CHANGES[verb]
+    effect, base, example = TASK_CHANGES[verb]
     named = partial(Operation, right=verb, scoped=True)
-    matching = arguments_of(f"{verb.title()}Matching", _MATCHING, base, base.__doc__)
     return [
         named(
             name=f"{verb}_task",
@@ -215,11 +254,14 @@ def _on_tasks(verb: str) -> list[Operation]:
         named(
             name=f"{verb}_matching",
             path=f"/actions/{verb}",
-            summary=effect.format("all tasks that match", "their")
-            + " A worker does it in batches.",
+            summary=effect.format("all tasks that match", "their"),
             result=BulkAction,
             function=_matching(verb),
-            arguments=matching,
+            arguments=arguments_of(f"{verb.title()}Matching", _MATCHING, base, base.__doc__),
+            command=f"tasks {verb}",
+            example=example,
+            named=f"{verb}_tasks",
+            preview=f"preview_{verb}",
             is_queued=True,
             is_idempotent=False,
         ),
@@ -229,7 +271,7 @@ def _on_tasks(verb: str) -> list[Operation]:
             summary=f"Count the tasks that {verb} would change, up to 1,000. Changes nothing.",
             result=Preview,
             function=_preview(verb),
-            arguments=matching,
+            arguments=arguments_of(f"{verb.title()}Preview", _PREVIEW, base, base.__doc__),
         ),
     ]
 
@@ -248,7 +290,13 @@ def _check_verb(caller: Caller, id: int) -> None:
         raise NoRight(f"your access does not include the action {verb}")
 
 
-@_change("/actions/{id}/interrupt", right="cancel", scoped=True)
+@_change(
+    "/actions/{id}/interrupt",
+    command="actions interrupt",
+    example="12",
+    right="cancel",
+    scoped=True,
+)
 def interrupt_action(caller: Caller, *, id: Id) -> BulkAction:
     """Stop a bulk action after its present batch. Needs the right to its change too."""
     _check_verb(caller, id)
@@ -256,7 +304,14 @@ def interrupt_action(caller: Caller, *, id: Id) -> BulkAction:
     return shown_action(actions.interrupt(id, actor=caller.name, tenants=caller.tenants))
 
 
-@_change("/actions/{id}/resume", right="retry", scoped=True)
+@_change(
+    "/actions/{id}/resume",
+    command="actions resume",
+    example="12",
+    right="retry",
+    scoped=True,
+    is_queued=True,
+)
 def resume_action(
     caller: Caller,
     *,
@@ -271,22 +326,22 @@ def resume_action(
         id,
         actor=caller.name,
         take_over=take_over,
-        is_here=caller.performs,
+        is_here=caller.is_command,
         tenants=caller.tenants,
     )
-    return resumed if caller.performs else shown_action(resumed)
+    return resumed if caller.is_command else shown_action(resumed)
 
 
 # queues -------------------------------------------------------------------------------------------
 
 
-@_change("/queues/pause", right="pause")
+@_change("/queues/pause", command="queues pause", example="payouts", right="pause")
 def pause_queue(caller: Caller, *, queue: Text) -> None:
     """Start no further tasks of a queue, in the whole cluster."""
     caller.management.pause(queue, actor=caller.name)
 
 
-@_change("/queues/resume", right="pause")
+@_change("/queues/resume", command="queues resume", example="payouts", right="pause")
 def resume_queue(caller: Caller, *, queue: Text) -> None:
     """Start tasks of a queue again."""
     caller.management.unpause(queue, actor=caller.name)
@@ -318,7 +373,15 @@ class TenantSearch(Arguments, frozen=True, kw_only=True):
 Names = Annotated[list[Text], Meta(min_length=1, max_length=MOST_KEYS)]
 
 
-@_change("/tenants/weight", right="weight", is_queued=True, is_idempotent=False)
+@_change(
+    "/tenants/weight",
+    command="tenants weight",
+    example="payouts 2.5 acme globex",
+    right="weight",
+    preview="preview_weight_tenants",
+    is_queued=True,
+    is_idempotent=False,
+)
 def weight_tenants(
     caller: Caller,
     *,
@@ -327,12 +390,20 @@ def weight_tenants(
     names: Names | None = None,
     matching: TenantSearch | None = None,
 ) -> BulkAction:
-    """Set the weight of tenants in a queue; null clears it. A worker does it in batches."""
+    """Set the weight of tenants in a queue, or remove what is set."""
     keys = tuple(chosen_tenants(caller, names, matching).names)
     return _asked(caller, SetWeights(queue=queue, keys=keys, weight=weight, actor=caller.name))
 
 
-@_change("/tenants/limit", right="limit", is_queued=True, is_idempotent=False)
+@_change(
+    "/tenants/limit",
+    command="tenants limit",
+    example="payouts 5 --search corp- --dry-run",
+    right="limit",
+    preview="preview_limit_tenants",
+    is_queued=True,
+    is_idempotent=False,
+)
 def limit_tenants(
     caller: Caller,
     *,
@@ -341,7 +412,7 @@ def limit_tenants(
     names: Names | None = None,
     matching: TenantSearch | None = None,
 ) -> BulkAction:
-    """Set the limit of tenants in a queue; null clears it. A worker does it in batches."""
+    """Limit how many tasks with exactly the keys of tenants each node runs, or remove limits."""
     keys = tuple(chosen_tenants(caller, names, matching).names)
     return _asked(caller, SetLimits(queue=queue, keys=keys, limit=limit, actor=caller.name))
 
@@ -372,28 +443,82 @@ def chosen_tenants(
 # periodic tasks and policies ----------------------------------------------------------------------
 
 
-@_change("/periodic/run", right="periodic", is_idempotent=False)
+@_change(
+    "/periodic/run",
+    command="periodic run",
+    example="nightly_report --app shop:app",
+    right="periodic",
+    is_idempotent=False,
+)
 def run_periodic(caller: Caller, *, name: Text) -> Submitted:
     """Submit the task of a periodic task once, now."""
     return Submitted(id=caller.management.periodic.run(name, actor=caller.name).id)
 
 
-@_change("/periodic/pause", right="periodic")
+@_change("/periodic/pause", command="periodic pause", example="nightly_report", right="periodic")
 def pause_periodic(caller: Caller, *, name: Text) -> None:
     """Submit no slot of a periodic task until it is resumed."""
     caller.management.periodic.pause(name, actor=caller.name)
 
 
-@_change("/periodic/resume", right="periodic")
+@_change("/periodic/resume", command="periodic resume", example="nightly_report", right="periodic")
 def resume_periodic(caller: Caller, *, name: Text) -> None:
     """Submit the slots of a periodic task again."""
     caller.management.periodic.resume(name, actor=caller.name)
 
 
-@_change("/periodic/remove", right="periodic", is_final=True)
+@_change(
+    "/periodic/remove",
+    command="periodic remove",
+    example="nightly_report",
+    right="periodic",
+    is_final=True,
+)
 def remove_periodic(caller: Caller, *, name: Text) -> None:
     """Remove a periodic task that no worker declares."""
     caller.management.periodic.remove(name, actor=caller.name)
+
+
+@_change(
+    None,
+    command="ordered drop",
+    example="reminders user-7",
+    right="cancel",
+    is_final=True,
+    is_idempotent=False,
+)
+def drop_ordered(
+    caller: Caller,
+    *,
+    queue: Text,
+    ordering_key: Text,
+    run_at: Annotated[Text, Meta(description="Its time: ISO 8601, or microseconds since 1970.")]
+    | None = None,
+    unique_key: Text | None = None,
+) -> Dropped:
+    """End the first task of an ordering key, or the one with this time and unique key.
+
+    Its state does not matter; the next task of its key can then run. Raise UnknownTask,
+    InvalidTask.
+    """
+    ordered = caller.management.ordered
+    if (run_at is None) != (unique_key is None):
+        raise InvalidTask(
+            "name a task by both run_at and unique_key, or take the first one of its ordering key"
+        )
+    if run_at is not None and unique_key is not None:
+        is_number = run_at.removeprefix("-").isdecimal() and len(run_at) < 20
+        at = int(run_at) if is_number else to_micros(values.instant("run_at", run_at, InvalidTask))
+        key = TaskKey(at, ordering_key, unique_key)
+    else:
+        first = caller.wait(ordered.tasks(queue, ordering_key=ordering_key, limit=1))
+        if not first:
+            raise UnknownTask(
+                f"no task of ordering key {ordering_key!r} waits in the schedule of {queue!r}"
+            )
+        key = first[0].key
+    ordered.drop(queue, key, actor=caller.name)
+    return Dropped(dropped=key)
 
 
 @_change("/policies/approve", right="policy")

@@ -73,7 +73,7 @@ _INSTANTS = frozenset(
 """Instants in microseconds since the epoch, beside those whose names end with `_at`."""
 _TIMES = frozenset({"last_read", "oldest"})
 """Instants in seconds since the epoch."""
-_DURATIONS = frozenset({"p50", "p99", "run_time"})
+_DURATIONS = frozenset({"p50", "p99", "run_time", "longest_wait"})
 """Durations in microseconds, beside those whose names end with `_us`, which documents drop."""
 
 _FIRST, _LAST = (each.replace(tzinfo=UTC) for each in (datetime.min, datetime.max))

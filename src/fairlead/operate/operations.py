@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.core import values
-from fairlead.errors import NotAllowed
+from fairlead.errors import InvalidTask, NotAllowed
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, State
 from fairlead.operate.caller import Caller, NoRight
 from fairlead.operate.filters import TaskFilters
@@ -39,6 +39,7 @@ Why = Annotated[str, Meta(min_length=1, max_length=500, description="Reason, whi
 Weight = Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT, description="0.001 to 1000.")]
 Slots = Annotated[int, Meta(ge=1, le=values.MOST_COUNT, description="Tasks at once on each node.")]
 
+_WHOLE = re.compile(r"-?[0-9]{1,20}")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -55,10 +56,9 @@ class Filter(Arguments, frozen=True, kw_only=True):
     fairness_key: Annotated[Text, Meta(description="Only tasks of this fairness key.")] | None = (
         None
     )
-    tenant: (
-        Annotated[Text, Meta(description="Only tasks of all keys whose path begins with it.")]
-        | None
-    ) = None
+    tenant: Annotated[Text, Meta(description="Only tasks of keys whose path begins so.")] | None = (
+        None
+    )
     ordering_key: Annotated[Text, Meta(description="Only tasks of this ordering key.")] | None = (
         None
     )
@@ -68,15 +68,20 @@ class Filter(Arguments, frozen=True, kw_only=True):
     tags: Annotated[Text, Meta(description="Only tasks with these tags.")] | None = None
     id: Annotated[Text, Meta(description="Only ids that begin so.")] | None = None
     argument: (
-        Annotated[Text, Meta(description="Only tasks with this argument, as customer.id=7.")] | None
+        Annotated[Text, Meta(description="Only with this argument, as customer.id=7.")] | None
     ) = None
     error: (
-        Annotated[Text, Meta(description="Only tasks whose last error has this in type or text.")]
-        | None
+        Annotated[Text, Meta(description="Only tasks whose last error has this text.")] | None
     ) = None
-    older_than: Age | None = None
-    submitted_from: Instant | None = None
-    submitted_before: Instant | None = None
+    older_than: Annotated[Age, Meta(description="Only tasks older than this (seconds).")] | None = (
+        None
+    )
+    submitted_from: (
+        Annotated[Instant, Meta(description="Only tasks submitted at this time or later.")] | None
+    ) = None
+    submitted_before: (
+        Annotated[Instant, Meta(description="Only tasks submitted before this time.")] | None
+    ) = None
 
 
 def filters_of(given: msgspec.Struct) -> TaskFilters:
@@ -103,7 +108,7 @@ class Operation:
     """Function of a Caller and the arguments by name, which returns the result."""
     arguments: type[msgspec.Struct]
     result: Any
-    path: str | None = None
+    path: str | None
     """Path in the JSON API, below its prefix; None if the API does not have the operation. What
     has braces in it is an argument."""
     command: str | None = None
@@ -122,7 +127,11 @@ class Operation:
     is_shared: bool = True
     """Whether callers of a read share its result for a second."""
     is_queued: bool = False
-    """Whether it only asks for a bulk action: a worker performs it, or a caller who `performs`."""
+    """Whether it asks for a bulk action, which a worker performs next, or a command itself."""
+    named: str | None = None
+    """Operation that makes the same change to named tasks; this one is of all that match."""
+    preview: str | None = None
+    """Operation that counts what this one would change."""
     is_final: bool = False
     """Whether nothing undoes it, so that a person is asked before."""
     is_idempotent: bool = True
@@ -209,6 +218,35 @@ def declare(
         return function
 
     return add
+
+
+def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
+    """Return arguments of this kind, some of which are texts. Raise InvalidTask."""
+    for name in _whole_numbers(kind) if isinstance(given, dict) else ():
+        text = given.get(name)
+        if isinstance(text, str) and not _WHOLE.fullmatch(text):
+            raise InvalidTask(f"{name}: use a whole number")
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidTask(f"these parameters cannot be used: {error}") from None
+
+
+@cache
+def _whole_numbers(arguments: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the arguments that are whole numbers. The library also takes 1e3, and null for none,
+    by which a wrong value would select everything."""
+    described = msgspec.inspect.type_info(arguments)
+    assert isinstance(described, msgspec.inspect.StructType)
+    return frozenset(field.name for field in described.fields if _has_whole(field.type))
+
+
+def _has_whole(kind: msgspec.inspect.Type) -> bool:
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return any(map(_has_whole, kind.types))
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _has_whole(kind.type)
+    return isinstance(kind, msgspec.inspect.IntType)
 
 
 @cache

@@ -11,6 +11,7 @@ from fairlead.core import values
 from fairlead.engine.leases import owners_of
 from fairlead.errors import InvalidTask, UnknownQueue
 from fairlead.model import LaneKey, Level, PartitionKey
+from fairlead.model.task_facts import KeySetting
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.limits import LimitView, limits_of_queue
@@ -21,6 +22,8 @@ from fairlead.operate.tenants import tenants as tenants_of
 from fairlead.ports.backlog_store import OwnedBacklog
 from fairlead.ports.task_records import KeyLoad, QueueStatus
 
+MOST_SETTINGS = 200
+"""Greatest number of fairness keys whose settings `queue_view` shows."""
 MOST_STORED = 10_000
 """Number up to which `queue_view` counts the stored triggers of a lane."""
 
@@ -76,6 +79,10 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """Tenants with the longest backlogs."""
     partitions: list[PartitionView] = []
     limits: list[LimitView] = []
+    """Limits that the application declares."""
+    keys: list[KeySetting] = []
+    """Fairness keys with weights and limits that people and policies have set, at most
+    MOST_SETTINGS."""
 
 
 async def owners(context: OperateContext, queues: Collection[str]) -> dict[PartitionKey, str]:
@@ -136,7 +143,16 @@ async def queue_view(
         tenants=page,
         partitions=await _partitions(context, queue, numbers.partitions, records, MOST_STORED),
         limits=await limits_of_queue(context, queue),
+        keys=_settings(Management(context), queue),
     )
+
+
+def _settings(management: Management, queue: str) -> list[KeySetting]:
+    weights, limits = management.weights(queue), management.limits(queue)
+    return [
+        KeySetting(queue, key, weights.get(key), limits.get(key))
+        for key in sorted({*weights, *limits})[:MOST_SETTINGS]
+    ]
 
 
 async def _records(context: OperateContext) -> Mapping[PartitionKey, OwnedBacklog]:

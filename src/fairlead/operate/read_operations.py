@@ -33,6 +33,7 @@ from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.overview import QueueView, queue_view
 from fairlead.operate.periodic import PeriodicStatus
 from fairlead.operate.policies import PolicyManagement
+from fairlead.operate.queues import bare_queues
 from fairlead.operate.results import (
     OrderedQueue,
     PolicyEntry,
@@ -125,13 +126,16 @@ def tenant_why(caller: Caller, *, key: Key) -> TenantWhy:
     return TenantWhy(tenant=found, oldest=[_explained(caller, task.id) for task in oldest.tasks])
 
 
-@_read("/queues", name="queues", scoped=True, is_tool=True)
+@_read("/queues", name="queues", command="queues", scoped=True, is_tool=True)
 def list_queues(caller: Caller) -> QueueList:
     """List queues: backlog, pause, living nodes, rates, waits and errors."""
-    return taken(QueueList, show_overview(caller))
+    context = caller.context
+    if caller.tenants is not None or context.cluster.with_tasks() is not None:
+        return taken(QueueList, show_overview(caller))
+    return QueueList(at=context.clock.now(), queues=bare_queues(context))
 
 
-@_read("/queue", name="queue", scoped=True, is_tool=True)
+@_read("/queue", name="queue", command="queues show", example="payouts", scoped=True, is_tool=True)
 def show_queue(caller: Caller, *, name: Text) -> QueueView:
     """Return one queue: tenants, partitions with their levels, limits.
 
@@ -145,7 +149,15 @@ def show_queue(caller: Caller, *, name: Text) -> QueueView:
 # tasks --------------------------------------------------------------------------------------------
 
 
-@_read("/tasks", name="tasks", base=Filter, scoped=True, is_tool=True)
+@_read(
+    "/tasks",
+    name="tasks",
+    command="tasks",
+    example="--state ERROR --name payout --older-than 1h",
+    base=Filter,
+    scoped=True,
+    is_tool=True,
+)
 def list_tasks(
     caller: Caller,
     *,
@@ -170,7 +182,14 @@ def task_count(caller: Caller, *, filters: TaskFilters) -> Counted:
     return caller.management.count(tenants=caller.tenants, **filters)
 
 
-@_read("/tasks/{id}", name="task", scoped=True, is_tool=True)
+@_read(
+    "/tasks/{id}",
+    name="task",
+    command="tasks show",
+    example="01938d2c-...",
+    scoped=True,
+    is_tool=True,
+)
 def show_task(caller: Caller, *, id: TaskId) -> TaskDetail:
     """Return a task, by its id or the beginning of it, and why it waits."""
     return task_detail(caller, id)
@@ -188,7 +207,7 @@ def task_why(caller: Caller, *, id: TaskId) -> Explanation:
 # the whole cluster --------------------------------------------------------------------------------
 
 
-@_read("/nodes", name="nodes")
+@_read("/nodes", name="nodes", command="nodes")
 def list_nodes(caller: Caller) -> list[NodeView]:
     """List worker processes, the latest heartbeat first, at most 1,000."""
     return caller.wait(nodes(caller.context, tenants=caller.tenants))
@@ -202,18 +221,18 @@ def incidents(
     return _rows(latest_incidents(caller.context, after, rows + 1), rows)
 
 
-@_read("/periodic", name="periodic")
+@_read("/periodic", name="periodic", command="periodic")
 def list_periodic(caller: Caller) -> list[PeriodicStatus]:
     """List periodic tasks, by name."""
     return caller.management.periodic.list(tenants=caller.tenants)
 
 
-@_read("/ordered", name="ordered")
-def list_ordered(caller: Caller) -> list[OrderedQueue]:
-    """List the ordered queues that the application declares, with their partitions."""
+@_read("/ordered", name="ordered", command="ordered", example="--queue reminders")
+def list_ordered(caller: Caller, *, queue: Text | None = None) -> list[OrderedQueue]:
+    """List the ordered queues that the application declares, or one, with their partitions."""
     context = caller.context
-    names = set(context.ordered_queues)
-    if names:
+    names = set(context.ordered_queues) if queue is None else {queue}
+    if queue is None and names:
         names &= {*context.cluster.database.read_now(context.cluster.queue_settings())}
     management = OrderedManagement(context)
     return [
@@ -222,12 +241,13 @@ def list_ordered(caller: Caller) -> list[OrderedQueue]:
     ]
 
 
-@_read("/ordered/tasks")
+@_read("/ordered/tasks", command="ordered tasks", example="reminders --ordering-key user-7")
 def ordered_tasks(
     caller: Caller,
     *,
     name: Text,
     ordering_key: Text | None = None,
+    partition: Annotated[int, Meta(ge=0, description="Only this partition.")] | None = None,
     rows: RowNumber = DEFAULT_ROWS,
 ) -> list[ScheduledTask]:
     """List unfinished tasks of an ordered queue, earliest first.
@@ -235,7 +255,9 @@ def ordered_tasks(
     Raise UnknownQueue.
     """
     management = OrderedManagement(caller.context)
-    return caller.wait(management.tasks(name, ordering_key=ordering_key, limit=rows))
+    return caller.wait(
+        management.tasks(name, ordering_key=ordering_key, partition=partition, limit=rows)
+    )
 
 
 @_read("/policies")
@@ -273,7 +295,7 @@ def doctor(caller: Caller) -> list[Finding]:
 # people -------------------------------------------------------------------------------------------
 
 
-@_read("/actions", name="actions", scoped=True)
+@_read("/actions", name="actions", command="actions", scoped=True)
 def list_actions(
     caller: Caller, *, after: Id | None = None, rows: RowNumber = DEFAULT_ROWS
 ) -> Rows[BulkAction]:
@@ -291,7 +313,7 @@ def show_action(caller: Caller, *, id: Id) -> BulkAction:
     return shown_action(caller.management.actions.show(id, tenants=caller.tenants))
 
 
-@_read("/audit", scoped=True)
+@_read("/audit", command="audit", example="--actor ada --verb cancel", scoped=True)
 def audit(
     caller: Caller,
     *,

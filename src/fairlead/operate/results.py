@@ -11,6 +11,7 @@ from typing import Annotated, Generic, TypeVar
 import msgspec
 from msgspec import Meta
 
+from fairlead.model import TaskKey
 from fairlead.operate.doctor.explain import Explanation
 from fairlead.operate.ordered import OrderedPartitionView
 from fairlead.operate.store.policies import PolicyState, Switch
@@ -42,8 +43,8 @@ class QueueList(msgspec.Struct, frozen=True, kw_only=True):
 
     at: int
     queues: list[QueueNumbers]
-    more_queues: int
-    is_sample: bool
+    more_queues: int = 0
+    is_sample: bool = False
 
 
 class OrderedQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +104,12 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     """Result of an action that returns nothing else."""
 
     done: bool = True
+
+
+class Dropped(msgspec.Struct, frozen=True, kw_only=True):
+    """The ordered task that its owner was asked to end."""
+
+    dropped: TaskKey
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from fairlead.errors import FairleadError, InvalidTask
+from fairlead.errors import FairleadError, InvalidTask, UnknownTask
 from fairlead.model import AttemptRecord, Progress, RunNotes, TaskRecord
 from fairlead.operate.caller import Caller
 from fairlead.operate.doctor import explanation
@@ -47,10 +47,14 @@ def task_detail(caller: Caller, id: str, indent: int | None = None) -> TaskDetai
     """Return a task, by its id or the beginning of it, with its arguments in lines of this indent.
     Raise UnknownTask, InvalidTask."""
     management, scope = caller.management, caller.tenants
-    task = management.named(id, tenants=scope)
+    try:
+        task = management.named(id, tenants=scope)
+    except UnknownTask as error:
+        raise UnknownTask(f"{error}{_unread(caller)}") from None
     attempts = management.attempts(task.id, tenants=scope)
     notes = management.notes(task.id, tenants=scope)
-    logs, more_logs = shown_logs(notes)
+    logged = [each for each in notes if each.lines]
+    logs, more_logs = (logged, 0) if caller.is_command else _shown_logs(logged)
     arguments, hidden = _arguments(caller, task, indent)
     return TaskDetail(
         task=task,
@@ -66,10 +70,22 @@ def task_detail(caller: Caller, id: str, indent: int | None = None) -> TaskDetai
     )
 
 
-def shown_logs(notes: Sequence[RunNotes]) -> tuple[list[RunNotes], int]:
+def _unread(caller: Caller) -> str:
+    """Return where a task may be that no table has: in the logs of ordered queues, which only a
+    command reads."""
+    if not caller.is_command or caller.context.connector.connections.log is None:
+        return ""
+    found = caller.wait(caller.management.ordered.unread())
+    return "".join(
+        f"; {count:,} entries of the log of {queue!r} are not read yet, and the task may be one of"
+        " them"
+        for queue, count in found.items()
+    )
+
+
+def _shown_logs(logged: Sequence[RunNotes]) -> tuple[list[RunNotes], int]:
     """Return the notes of the runs whose log lines are shown, first to last, and the number of
     earlier runs whose lines are left out. The latest run with lines is always shown."""
-    logged = [each for each in notes if each.lines]
     shown: list[RunNotes] = []
     left = MOST_LOG_CHARS
     for each in reversed(logged):

@@ -332,13 +332,14 @@ class Management:
         *,
         tenants: Collection[str] | None = None,
     ) -> None:
-        """Change one task, as the methods `resume` to `fail` do. With `tenants`, the task must be
-        of one of these tenants. Raise StaleVersion, NotAllowed, UnknownTask."""
+        """Change one task, by its id or the beginning of it, as the methods `resume` to `fail` do.
+        With `tenants`, the task must be of one of these tenants. Raise StaleVersion, NotAllowed,
+        UnknownTask, InvalidTask."""
         check_change(change)
         check_scope(change, tenants)
         if version is not None:
             values.whole("version", version, 0, error=InvalidTask)
-        record = self.show(task_id, tenants=tenants)
+        record = self.named(task_id, tenants=tenants)
         try:
             if version is not None and record.version != version:
                 raise StaleVersion(
@@ -372,7 +373,12 @@ class Management:
         return False
 
     def apply_all(
-        self, change: Change, task_ids: Sequence[str], *, tenants: Collection[str] | None = None
+        self,
+        change: Change,
+        task_ids: Sequence[str],
+        version: int | None = None,
+        *,
+        tenants: Collection[str] | None = None,
     ) -> dict[str, FairleadError | None]:
         """Change the named tasks, at most 500, as `apply` does; return for each id the error that
         refused it, or None. Raise InvalidTask for a wrong change or too many ids."""
@@ -383,7 +389,7 @@ class Management:
         outcomes: dict[str, FairleadError | None] = {}
         for task_id in task_ids:
             try:
-                self.apply(change, task_id, tenants=tenants)
+                self.apply(change, task_id, version, tenants=tenants)
                 outcomes[task_id] = None
             except (NotAllowed, StaleVersion, UnknownTask) as error:
                 outcomes[task_id] = error

@@ -46,7 +46,7 @@ def other_layout(queue: str, stored: int, declared: int) -> OtherLayout:
 
 def command(queue: str, partitions: int) -> str:
     """Return the command that moves the tasks of a queue to this number of partitions."""
-    return f"fairlead ordered repartition MODULE:APP {queue} --to {partitions}"
+    return f"fairlead ordered repartition {queue} --app MODULE:APP --to {partitions}"
 
 
 def moved_entry(entry: Entry, partitions: int) -> Entry:

@@ -27,7 +27,7 @@ _CAUSES = {
     " what holds their slots",
     "flood": "the key submits most tasks of the queue, and many more than usual; limit the key, or"
     " ask its owner",
-    "error burst": "more runs fail than succeed; see `fairlead tasks list --state ERROR` and the"
+    "error burst": "more runs fail than succeed; see `fairlead tasks --state ERROR` and the"
     " logs of the workers",
     "node loss": "the node is silent, or runs of it were lost; see its machine and its log",
 }

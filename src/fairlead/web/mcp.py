@@ -20,7 +20,7 @@ from fairlead.core.visible import visible
 from fairlead.errors import FairleadError
 from fairlead.operate.caller import Caller
 from fairlead.operate.documents import document
-from fairlead.operate.operations import Operation
+from fairlead.operate.operations import Operation, converted
 from fairlead.operate.read_operations import READS
 from fairlead.web.refusals import defect, refusal_of
 
@@ -134,11 +134,9 @@ class McpServer:
                 _INVALID_PARAMS, f"no tool {values.brief(name)}: use {', '.join(TOOLS)}"
             )
         try:
-            given = msgspec.convert(params.get("arguments") or {}, tool.arguments)
+            given = converted(params.get("arguments") or {}, tool.arguments)
             result = tool.call(self._caller, given)
             found = msgspec.to_builtins(document(result, tool.result))
-        except msgspec.ValidationError as error:
-            return _text(f"These arguments cannot be used: {error}", is_error=True)
         except Exception as error:
             known = isinstance(error, FairleadError)
             refusal = refusal_of(error, is_operator=self._is_operator) if known else None

@@ -146,7 +146,7 @@ class LogTopics:
         if found.partitions < declared:
             raise ConfigurationError(
                 f"{where} has {found.partitions} partitions and the queue is declared with"
-                f" {declared}: declare it with the number that `fairlead ordered status {queue}`"
+                f" {declared}: declare it with the number that `fairlead ordered --queue {queue}`"
                 " shows, or stop its workers and move its tasks by `fairlead ordered repartition`"
             )
         alter = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -12,7 +10,7 @@ from starlette.responses import Response
 
 from fairlead.core import values
 from fairlead.operate.documents import document
-from fairlead.operate.operations import Operation, part_of
+from fairlead.operate.operations import Operation, converted, part_of
 from fairlead.web import routing
 from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
@@ -22,8 +20,6 @@ from fairlead.web.task_filters import filters_of
 
 PREFIX = "/api/v1"
 JSON = "application/json"
-
-_WHOLE = re.compile(r"-?[0-9]{1,20}")
 
 
 def route_of(operation: Operation) -> ScreenRoute:
@@ -78,36 +74,13 @@ def _converted(
     page: Page, texts: dict[str, str | None], kind: type[msgspec.Struct]
 ) -> msgspec.Struct:
     """Return the arguments that are in the path and in these texts. An empty text stands for no
-    value, except where a value is needed. Raise BadInput."""
+    value, except where a value is needed. Raise InvalidTask."""
     found: dict[str, Any] = {}
-    wholes = _whole_numbers(kind)
     for field in msgspec.structs.fields(kind):
         text = page.request.path_params.get(field.name) or texts.get(field.name)
         if text or (text is not None and field.required):
-            if field.name in wholes and not _WHOLE.fullmatch(text):
-                raise BadInput(f"{field.name}: use a whole number")
             found[field.name] = text
-    try:
-        return msgspec.convert(found, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise BadInput(f"these parameters cannot be used: {error}") from None
-
-
-@cache
-def _whole_numbers(arguments: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the arguments that are whole numbers. The library also takes 1e3, and null for none,
-    by which a wrong value would select everything."""
-    described = msgspec.inspect.type_info(arguments)
-    assert isinstance(described, msgspec.inspect.StructType)
-    return frozenset(field.name for field in described.fields if _has_whole(field.type))
-
-
-def _has_whole(kind: msgspec.inspect.Type) -> bool:
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return any(map(_has_whole, kind.types))
-    if isinstance(kind, msgspec.inspect.Metadata):
-        return _has_whole(kind.type)
-    return isinstance(kind, msgspec.inspect.IntType)
+    return converted(found, kind)
 
 
 def _actor(operation: Operation) -> Handler:

@@ -410,7 +410,7 @@ CREATE TABLE fairlead_schedule_records (
     queue     text     NOT NULL,
     partition smallint NOT NULL,
     number    bigint   NOT NULL,                  -- incremented by each write
-    record    text     NOT NULL,                  -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered status`
+    record    text     NOT NULL,                  -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered`
     PRIMARY KEY (queue, partition, number)
 ) WITH (vacuum_truncate = off);
 

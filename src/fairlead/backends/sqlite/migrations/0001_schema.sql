@@ -354,7 +354,7 @@ CREATE TABLE fairlead_schedule_owners (
     queue     TEXT    NOT NULL,
     partition INTEGER NOT NULL,
     range_id  INTEGER NOT NULL,
-    record    TEXT    NOT NULL,                   -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered status`
+    record    TEXT    NOT NULL,                   -- JSON: low-water mark, at or below which all tasks are completed, and state for `fairlead ordered`
     PRIMARY KEY (queue, partition)
 ) STRICT, WITHOUT ROWID;
 

@@ -71,7 +71,7 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
         yield problem(
             f"queue {name}: {stale} tasks in {late} partitions were due more than"
             f" {STALE_SECONDS:.0f} s ago",
-            f"list them by `fairlead ordered status {name}`; to end a stuck task, run `fairlead"
+            f"list them by `fairlead ordered --queue {name}`; to end a stuck task, run `fairlead"
             f" ordered drop {name} ORDERING_KEY`",
         )
     unfinished, lag = sum(view.unfinished for view in views), sum(view.lag for view in views)

@@ -78,7 +78,7 @@ async def _in_error(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding
     if queue.error:
         yield problem(
             f"queue {queue.queue}: {queue.error} tasks in ERROR need a person",
-            f"`fairlead tasks list --state ERROR --queue {queue.queue}`",
+            f"`fairlead tasks --state ERROR --queue {queue.queue}`",
         )
 
 

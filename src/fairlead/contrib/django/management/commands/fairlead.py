@@ -20,16 +20,11 @@ from fairlead.errors import FairleadError, StoreUnavailable
 
 APPLICATION = "fairlead.contrib.django.application:app"
 
-_TAKE_APPLICATION = (
-    ("worker",),
-    ("submit",),
-    ("doctor",),
-    ("web",),
-    ("mcp",),
-    ("periodic", "run"),
-    ("ordered", "repartition"),
-)
+_TAKE_APPLICATION = frozenset({"worker", "submit", "web", "mcp"})
 """Commands whose first argument is MODULE:APP, which this command supplies."""
+
+_TAKE_OPTION = frozenset({"doctor", "queues", "periodic", "ordered"})
+"""Commands that know more with --app, which this command supplies."""
 
 _OF_DJANGO = ("--settings", "--pythonpath")
 """Options that manage.py has obeyed already, wherever they stand."""
@@ -44,7 +39,7 @@ class Command(BaseCommand):
 
     help = (
         "Runs a command of Fairlead for the tasks of this project, for example `worker`, `doctor`"
-        " or `tasks list`. With DEBUG, a worker starts again when code changes, unless"
+        " or `tasks`. With DEBUG, a worker starts again when code changes, unless"
         f" {_NO_RELOAD} is given."
     )
 
@@ -78,9 +73,10 @@ def complete(arguments: Sequence[str], is_debug: bool) -> list[str]:
     """Return the arguments with the application of the project, and with --reload for a worker of
     a project in DEBUG, if its library is installed."""
     found = [each for each in _without_django(arguments) if each != _NO_RELOAD]
-    for command in _TAKE_APPLICATION:
-        if tuple(found[: len(command)]) == command:
-            found.insert(len(command), APPLICATION)
+    if {*found[:1]} & _TAKE_APPLICATION:
+        found.insert(1, APPLICATION)
+    elif {*found[:1]} & _TAKE_OPTION:
+        found += ["--app", APPLICATION]
     reloads = is_debug and _NO_RELOAD not in arguments and found[:1] == ["worker"]
     if reloads and not set(_ONCE) & set(found) and importlib.util.find_spec("watchfiles"):
         found.append("--reload")
