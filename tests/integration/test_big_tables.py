@@ -32,7 +32,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "_LATER_WINDOW": 100,
     }.items():
         monkeypatch.setattr(task_reads, name, value)
-    monkeypatch.setattr(task_reads.TaskReads.page, "__defaults__", (WALKED,))
+    monkeypatch.setattr(task_reads.TaskReads.page, "__defaults__", (WALKED, 1_000_000))
     yield
 
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from fairlead import App, NoRetry
-from fairlead.backends.sql import task_reads
 from fairlead.errors import InvalidTask
 from fairlead.model import tenant_of
 from fairlead.model.task_facts import TaskPage
@@ -131,10 +130,9 @@ async def test_every_filter_selects_what_it_says(shop) -> None:
 
 
 async def test_a_page_ends_after_the_rows_that_it_may_walk_and_says_so(
-    shop, monkeypatch: pytest.MonkeyPatch
+    shop,
 ) -> None:
     app, pay = shop
-    monkeypatch.setattr(task_reads, "MOST_UNTIL_HIT", 0)
     app.submit_many(
         [pay.options(fairness_key="a" if i == 3 else "b").draft(n=i) for i in range(40)]
     )
@@ -144,7 +142,7 @@ async def test_a_page_ends_after_the_rows_that_it_may_walk_and_says_so(
     cursors: list[str] = []
     found = []
     while True:
-        page = read(store.reads.page(where, 10, True, 10))
+        page = read(store.reads.page(where, 10, True, 10, 0))
         found += page.tasks
         if page.next is None:
             break
@@ -203,7 +201,7 @@ async def test_tenants_show_what_each_got_and_was_due(shop) -> None:
     assert sum(each.share_got or 0 for each in everyone) == pytest.approx(1)
     assert sum(each.queues[0].share_due or 0 for each in everyone) == pytest.approx(1)
     assert sum(each.errors.number for each in everyone) == 4
-    assert tenant(context, "t1") == first
+    assert msgspec.structs.replace(tenant(context, "t1"), why=[]) == first
     assert tenant(context, "nobody").runs == 0
 
 

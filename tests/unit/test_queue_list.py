@@ -28,6 +28,7 @@ FACTS = Facts(
         ],
         1.0,
     ),
+    running=[],
     errors=[ErrorFact("1", "mail", "send", "umbrella", 0, "ValueError")],
     nodes=[],
     incidents=[],

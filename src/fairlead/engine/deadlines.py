@@ -33,6 +33,7 @@ class Deadlines(SimplePart):
     def __init__(self, context: NodeContext, runs: Runs) -> None:
         self._context = context
         self._runs = runs
+        self._check_stuck_at = 0.0
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -70,35 +71,45 @@ class Deadlines(SimplePart):
         self._runs.overdue(run)
 
     def _check_stuck(self, running: Sequence[Run], now: float) -> None:
-        """Report the runs that are stuck, again and again. `now`: monotonic seconds."""
+        """Report the runs that are stuck, again while they are. `now`: monotonic seconds."""
+        if now < self._check_stuck_at:
+            return
+        self._check_stuck_at = now + CHECK_STUCK_EVERY
+        most: dict[str, float] = {}
         stuck = []
         for run in running:
-            if run.stuck_at is None:
-                run.stuck_at = now + self._max_stuck(run)
-            elif now > run.stuck_at:
-                run.stuck_at = now + INCIDENT_REPORTED
-                stuck.append(run)
-        if new := [run for run in stuck if not run.is_stuck]:
-            self._context.observer.counted("stuck_runs", len(new))
-        for run in stuck:
-            run.is_stuck = True
+            name = run.trigger.name
+            if name not in most:
+                most[name] = self._max_stuck(run)
+            if run.seen_at is None:
+                run.seen_at = now
+            elif now > max(run.seen_at + most[name], run.report_at):
+                run.report_at = now + INCIDENT_REPORTED
+                stuck.append(self._stuck(run, most[name]))
+                if not run.is_stuck:
+                    run.is_stuck = True
+                    self._context.observer.counted("stuck_runs")
         if stuck:
-            self._context.events.on_incidents([self._stuck(run) for run in stuck])
+            self._context.events.on_incidents(stuck)
 
     def _max_stuck(self, run: Run) -> float:
-        """Return the seconds after which the run is stuck."""
+        """Return the seconds after which the run is stuck: those of its task, else those that are
+        far more than usual, else those of the settings."""
         handler = run.handler
         own = None if handler is None else handler.processing.max_stuck
-        return self._context.settings.stuck_seconds if own is None else own
+        if own is not None:
+            return own
+        usual = self._runs.usual.patience(run.trigger.name)
+        return self._context.settings.stuck_seconds if usual is None else usual / MICROS
 
-    def _stuck(self, run: Run) -> IncidentReport:
+    def _stuck(self, run: Run, seconds: float) -> IncidentReport:
         trigger, claimed = run.trigger, run.claimed
         return IncidentReport(
             kind=IncidentKind.STUCK,
             subject=claimed.id,
             details=(
                 f"task {trigger.name!r} runs on node {self._context.name} for more than"
-                f" {self._max_stuck(run):g} s; look at what its handler waits for, or set"
+                f" {seconds:g} s; look at what its handler waits for, or set"
                 " timeout= or max_stuck= of the task"
             ),
             since=run.started_at or 0,

@@ -64,8 +64,10 @@ class Run:
     """Instant at which the run is stopped, in microseconds since the epoch."""
     expires_at: float | None = None
     """The deadline in monotonic seconds, once the deadline has been checked."""
-    stuck_at: float | None = None
-    """Monotonic seconds after which the run is reported as stuck, once it has been checked."""
+    seen_at: float | None = None
+    """Monotonic seconds of the first check whether the run is stuck."""
+    report_at: float = 0.0
+    """Monotonic seconds after which the run is reported again as stuck."""
     is_stuck: bool = False
     """Whether it was reported as stuck."""
     cancel_reason: CancelReason | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from fairlead.clock import MICROS
 from fairlead.core.limits.limits import ConcurrencyPolicy
+from fairlead.core.usual import UsualTimes
 from fairlead.declare.handler import ExecutorKind
 from fairlead.engine.claimers import Claimers
 from fairlead.engine.cluster_limits import ClusterLimits
@@ -49,6 +50,8 @@ class Runs:
         self._lanes = lanes
         self._limits = limits
         self._ended = asyncio.Event()
+        self.usual = UsualTimes()
+        """Run times by name."""
 
     # executors ------------------------------------------------------------------------------------
 
@@ -194,6 +197,8 @@ class Runs:
         if freed := self._context.ledger.release(trigger, self._context.clock.monotonic()):
             self._context.events.on_freed(freed)
         run.is_running = False
+        if run.started_at is not None:
+            self.usual.ended(trigger.name, now - run.started_at)
         if self._lanes.sharing.run_times:
             self._lanes.ended(trigger, run.started_at, now)
         if run.is_abandoned:

@@ -11,6 +11,9 @@ from typing import Any
 from fairlead.backends.sql.task_reads import MOST_RUNNING
 from fairlead.clock import MICROS
 from fairlead.core import values
+from fairlead.core.usual import patience
+from fairlead.engine.liveness import SILENT_SECONDS
+from fairlead.engine.settings import STUCK_SECONDS
 from fairlead.errors import InvalidTask
 from fairlead.model import INCIDENT_ENDS, Incident, IncidentKind, State, tenant_of
 from fairlead.model.task_facts import Backlog, ErrorFact, RunFact, RunningTask
@@ -70,6 +73,16 @@ class Facts:
         return max(begin, min(run.finished_at for run in self.runs)) if self.is_cut else begin
 
     @cached_property
+    def serving(self) -> dict[str, list[str]]:
+        """Living nodes of each queue that has any."""
+        found: dict[str, list[str]] = {}
+        for node in self.nodes:
+            if node.heartbeat_at >= self.at - round(SILENT_SECONDS * MICROS):
+                for queue in node.queues:
+                    found.setdefault(queue, []).append(node.node)
+        return found
+
+    @cached_property
     def tenants(self) -> dict[str, dict[str, Sums]]:
         """Sums by tenant and queue, for each queue in which a tenant has tasks or attempts."""
         found: defaultdict[str, defaultdict[str, Sums]] = defaultdict(lambda: defaultdict(Sums))
@@ -85,6 +98,20 @@ class Facts:
         for error in self.errors:
             found[tenant_of(error.fairness_key)][error.queue].errors += 1
         return {tenant: dict(queues) for tenant, queues in found.items()}
+
+    @cached_property
+    def _usual(self) -> dict[str, float]:
+        """Seconds after which a run takes far longer than usual, by name."""
+        times: defaultdict[str, list[int]] = defaultdict(list)
+        for run in self.runs:
+            if run.started_at is not None:
+                times[run.name].append(run.finished_at - run.started_at)
+        found = {name: patience(each) for name, each in times.items()}
+        return {name: each / MICROS for name, each in found.items() if each is not None}
+
+    def patience(self, name: str) -> float:
+        """Return the seconds after which a run of this name takes far longer than usual."""
+        return self._usual.get(name, STUCK_SECONDS)
 
     def queues(self, scope: Collection[str] | None = None) -> dict[str, Sums]:
         """Return the sums by queue; with a scope, those of these tenants."""

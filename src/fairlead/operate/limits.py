@@ -1,17 +1,17 @@
-"""Limits that the application declares, and the nodes that hold their permits."""
+"""Limits of one queue, and the nodes and tasks that hold their permits."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import msgspec
 
 from fairlead.core import values
-from fairlead.core.limits.cluster_limits import AnyLimit, needs_permits
+from fairlead.core.limits.cluster_limits import needs_permits
 from fairlead.core.limits.sharded_permits import permit_holders
-from fairlead.engine.cluster_limits import follow, limit_name
+from fairlead.engine.cluster_limits import follow
 from fairlead.errors import InvalidTask
 from fairlead.operate.context import OperateContext
+from fairlead.operate.facts import Facts, facts_of
+from fairlead.operate.holding import DeclaredLimit, HeldSlot, declared_limits
 
 MOST_HOLDERS = 1000
 """Greatest number of holders of a limit that are shown."""
@@ -27,55 +27,52 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class LimitView(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit of a queue, or of one of its tasks."""
+    """A limit of a queue, or of some of its tasks."""
 
     name: str
-    task: str | None
-    """Name of the task; None for the limit of the queue."""
+    tasks: list[str]
+    """Names of the tasks that declare it; none for the limit of the queue."""
     policy: str
     """The limit as it is written in the code."""
     is_cluster_wide: bool
+    held: list[HeldSlot]
+    """Slots that running tasks hold, the longest first, at most MOST_HOLDERS."""
+    more_held: int = 0
     holders: list[Holder] = []
     """Nodes that hold permits, most first, at most MOST_HOLDERS; none if the limit is of each
-    node, because nodes do not record how many tasks they run."""
+    node."""
     more_holders: int = 0
     trouble: str | None = None
     """Why the permits cannot be read."""
 
 
-async def limits_of_queue(context: OperateContext, queue: str) -> list[LimitView]:
-    """Return the limits that this application declares for a queue and its tasks. Reads the ledgers
-    of the cluster-wide ones. Raise InvalidTask, StoreUnavailable."""
+async def limits_of_queue(
+    context: OperateContext, queue: str, *, facts: Facts | None = None
+) -> list[LimitView]:
+    """Return the limits that this application declares for a queue and its tasks; without `facts`,
+    without the tasks that hold their slots. Reads the ledgers of the cluster-wide ones. Raise
+    InvalidTask, StoreUnavailable."""
     values.name("queue", queue, InvalidTask)
-    return [
-        await _view(context, name, task, policy) for name, task, policy in _declared(context, queue)
-    ]
+    limits = declared_limits(context, None if facts is None else facts_of(context, facts))
+    return [await _view(context, queue, limit) for limit in limits if queue in limit.queues]
 
 
-def _declared(context: OperateContext, queue: str) -> Iterator[tuple[str, str | None, AnyLimit]]:
-    declared = context.queues.get(queue)
-    if declared is not None and declared.concurrency is not None:
-        yield queue, None, declared.concurrency
-    for name, handler in sorted(context.handlers.items()):
-        if handler.queue == queue and handler.concurrency is not None:
-            yield limit_name(handler), name, handler.concurrency
-
-
-async def _view(
-    context: OperateContext, name: str, task: str | None, policy: AnyLimit
-) -> LimitView:
-    view = LimitView(name=name, task=task, policy=repr(policy), is_cluster_wide=False)
-    if not needs_permits(policy):
+async def _view(context: OperateContext, queue: str, limit: DeclaredLimit) -> LimitView:
+    view = LimitView(
+        name=limit.name,
+        tasks=[] if queue in limit.whole else sorted(limit.tasks),
+        policy=repr(limit.policy),
+        is_cluster_wide=needs_permits(limit.policy),
+        held=limit.held[:MOST_HOLDERS],
+        more_held=max(0, len(limit.held) - MOST_HOLDERS),
+    )
+    if not view.is_cluster_wide:
         return view
-    view = msgspec.structs.replace(view, is_cluster_wide=True)
-    name = policy.name or name
     try:
-        held = await follow(context.coordinator, name, permit_holders())
+        held = await follow(context.coordinator, limit.name, permit_holders())
     except msgspec.DecodeError as error:
-        return msgspec.structs.replace(view, name=name, trouble=str(error))
+        return msgspec.structs.replace(view, trouble=str(error))
     holders = [Holder(node, pool, permits) for (pool, node), permits in held.items() if permits]
     holders.sort(key=lambda holder: (-holder.permits, holder.node, holder.pool))
     more = max(0, len(holders) - MOST_HOLDERS)
-    return msgspec.structs.replace(
-        view, name=name, holders=holders[:MOST_HOLDERS], more_holders=more
-    )
+    return msgspec.structs.replace(view, holders=holders[:MOST_HOLDERS], more_holders=more)

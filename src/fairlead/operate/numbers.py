@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fairlead.core.usual import percentile
 from fairlead.model import Outcome, State
 from fairlead.model.task_facts import KeyCount, RunFact
 from fairlead.operate.filters import Counted
@@ -155,12 +156,8 @@ class Sums:
 
 
 def waits_of(waits: Sequence[int]) -> Waits:
-    """Return the percentiles of waits: the least wait that so many of a hundred do not exceed."""
+    """Return the percentiles of waits."""
     ordered = sorted(waits)
     if not ordered:
         return Waits(0)
-    return Waits(len(ordered), _percentile(ordered, 50), _percentile(ordered, 99))
-
-
-def _percentile(ordered: Sequence[int], percent: int) -> int:
-    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+    return Waits(len(ordered), percentile(ordered, 50), percentile(ordered, 99))

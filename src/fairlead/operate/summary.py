@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
 
 from fairlead.clock import MICROS
 from fairlead.core import values
-from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import InvalidTask
 from fairlead.model import ABOUT_TASKS, Incident, IncidentKind, tenant_of
 from fairlead.model.task_facts import ErrorFact
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
+from fairlead.operate.holding import DeclaredLimit, HeldSlot, declared_limits
 from fairlead.operate.numbers import Sums, TaskNumbers, Window
-from fairlead.ports.cluster import NodeRecord, QueueSettings
+from fairlead.ports.cluster import QueueSettings
 
 MOST_QUEUES = 200
 """Greatest number of queues of a summary."""
@@ -39,7 +39,7 @@ class QueueNumbers(TaskNumbers, frozen=True, kw_only=True):
     failures_per_second: float
 
 
-AttentionKind = Literal["errors", "incident", "paused", "unserved"]
+AttentionKind = Literal["limit", "errors", "incident", "paused", "unserved"]
 
 
 class Attention(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +58,8 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
     """Microseconds since the epoch."""
     incident: Incident | None = None
     """The earliest incident of the cause."""
+    held: list[HeldSlot] = []
+    """Slots of a limit that are held for far longer than usual."""
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -99,9 +101,9 @@ def summary(
     tenants: Collection[str] | None = None,
     facts: Facts | None = None,
 ) -> Summary:
-    """Return the numbers of all queues, or of one, and what needs a person: tasks in ERROR by
-    queue, name and type, open incidents, paused queues, and queues that have tasks but no living
-    node.
+    """Return the numbers of all queues, or of one, and what needs a person: limits whose
+    slots are held for far longer than usual, tasks in ERROR by queue, name and type, open
+    incidents, paused queues, and queues that have tasks but no living node.
 
     Reads what `read_facts` reads, unless `facts` are given. With `tenants`, everything is of these
     tenants only; incidents that belong to no task, nodes, and queues without their tasks are left
@@ -112,7 +114,7 @@ def summary(
         values.name("queue", queue, InvalidTask)
     facts = facts_of(context, facts)
     settings, sums = facts.settings, facts.queues(scope)
-    serving = _serving(facts.nodes, facts.at) if scope is None else {}
+    serving = facts.serving if scope is None else {}
     names = {*sums, *(settings if scope is None else ())}
     if queue is not None:
         names &= {queue}
@@ -136,9 +138,13 @@ def summary(
     ]
     unserved = _unserved(sums, serving) if scope is None else []
     reported = [each.queue for each in unserved if each.queue is not None]
+    limits = _limits(declared_limits(context, facts)) if scope is None else []
+    held = {slot.task for each in limits for slot in each.held}
+    incidents = [each for each in facts.incidents if each.subject not in held]
     attention = [
+        *limits,
         *_errors(errors, facts.are_errors_cut),
-        *(_incidents(facts.incidents, reported) if scope is None else ()),
+        *(_incidents(incidents, reported) if scope is None else ()),
         *_paused(settings),
         *unserved,
     ]
@@ -166,13 +172,21 @@ def _totals(numbers: Collection[QueueNumbers]) -> Totals:
     )
 
 
-def _serving(nodes: Iterable[NodeRecord], now: int) -> dict[str, list[str]]:
-    """Return the living nodes of each queue."""
-    found: dict[str, list[str]] = {}
-    for node in nodes:
-        if node.heartbeat_at >= now - round(SILENT_SECONDS * MICROS):
-            for queue in node.queues:
-                found.setdefault(queue, []).append(node.node)
+def _limits(limits: Collection[DeclaredLimit]) -> list[Attention]:
+    """Return one entry for each limit with a slot that is held for far longer than usual."""
+    found = []
+    for limit in limits:
+        long = [slot for slot in limit.held if slot.is_long]
+        if long:
+            found.append(
+                Attention(
+                    kind="limit",
+                    what=limit.text(),
+                    queue=min(limit.queues),
+                    since=long[0].since,
+                    held=long[:MOST_ATTENTION],
+                )
+            )
     return found
 
 

@@ -197,7 +197,7 @@ class Management:
         where = self._filter(tenants, filters)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
         if where.state in FINAL_STATES:
-            read = self._context.reads.page(where, limit, True, MOST_SEARCHED)
+            read = self._context.reads.page(where, limit, True, MOST_SEARCHED, 0)
             page: TaskPage = self._database.read_now(read)
             return page.tasks
         found: list[TaskRecord] = self._database.read_now(self._store.tasks(where, limit))

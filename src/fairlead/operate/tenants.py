@@ -19,6 +19,7 @@ from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.filters import Counted, scope_of
 from fairlead.operate.numbers import QueueAndTenant, Sums, TaskNumbers, Window, waits_of
+from fairlead.operate.why import Cause, causes
 
 MOST_TENANTS_SHOWN = 500
 """Greatest number of tenants of a page."""
@@ -59,6 +60,8 @@ class Tenant(_Numbers, frozen=True, kw_only=True):
 
     tenant: str
     queues: list[TenantQueue]
+    why: list[Cause]
+    """Why its ready tasks wait, by queue; only of a single tenant, not of a page."""
 
 
 class TenantPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,16 +122,17 @@ def tenant(
     tenants: Collection[str] | None = None,
     facts: Facts | None = None,
 ) -> Tenant:
-    """Return one tenant, also its part of queues in which only a weight or a limit is set for it.
-    A tenant that is not among `tenants` has zeros and no queues. Costs as much as a page of
-    `tenants`. Raise InvalidTask, NotSupported."""
+    """Return one tenant and why it waits, also its part of queues in which only a weight or a limit
+    is set for it. A tenant that is not among `tenants` has zeros and no queues. Costs as much as a
+    page of `tenants`. Raise InvalidTask, NotSupported."""
     values.text("name", name, may_be_empty=True, error=InvalidTask)
     scope = scope_of(tenants)
-    facts, parts = facts_of(context, facts), dict[str, Sums]()
+    facts, parts, why = facts_of(context, facts), dict[str, Sums](), list[Cause]()
     if scope is None or name in scope:
         found = _settings(context, [(queue, name) for queue in sorted(facts.settings)])
         parts = {queue: Sums() for queue, _ in found} | facts.tenants.get(name, {})
-    return _described(context, facts, {name: parts})[0]
+        why = causes(context, facts, name, scope)
+    return msgspec.structs.replace(_described(context, facts, {name: parts})[0], why=why)
 
 
 class MatchingTenants(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,6 +279,7 @@ def _described(
                 share_got=_share(total.run_time, run_time.total()),
                 share_due=_due(parts, run_time),
                 queues=parts,
+                why=[],
                 **facts.numbers(total),
             )
         )

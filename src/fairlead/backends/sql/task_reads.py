@@ -114,14 +114,15 @@ class TaskReads:
         limit: int,
         newest_first: bool,
         most_walked: int = MOST_WALKED,
+        until_hit: int = MOST_UNTIL_HIT,
     ) -> Steps[TaskPage]:
         """Return a page of tasks that match, by id; with a final state, of finished ones, by their
         end. Walks over at most `most_walked` rows after `where.after`; without a hit among them,
-        over at most MOST_UNTIL_HIT. Raises InvalidTask for an `after` that is no cursor."""
+        over at most `until_hit`. Raises InvalidTask for an `after` that is no cursor."""
         if where.tenants == () or limit == 0:
             return TaskPage([], None)
         order: Literal["oldest", "newest"] = "newest" if newest_first else "oldest"
-        walk = _Walk(order, most_walked, until_hit=MOST_UNTIL_HIT)
+        walk = _Walk(order, most_walked, until_hit=until_hit)
         if where.state in FINAL_STATES:
             return (yield from self._finished(where, limit, walk))
         if where.argument is not None:

@@ -81,6 +81,11 @@ class LimitTree:
         self._request_round: Callable[[], None] = lambda: None
 
     @property
+    def n(self) -> int:
+        """Slots of the level that applies to every task."""
+        return self._total.n
+
+    @property
     def is_cluster_wide(self) -> bool:
         """Whether at least one level limits the whole cluster."""
         levels = (self._total, *self._names.values(), *self._keys.values(), self._per_key)

@@ -12,7 +12,7 @@ from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
-from fairlead.operate.facts import Facts
+from fairlead.operate.facts import Facts, read_facts
 from fairlead.operate.queues import counted_queues, queue_statuses
 from fairlead.ports.cluster import NodeRecord
 from fairlead.ports.sql_store import SqlStore
@@ -45,6 +45,13 @@ class Survey:
     """Nodes whose heartbeat has stopped."""
     facts: Facts | None = None
     """Facts of bounded reads, from which the numbers of tasks are; None if tasks are counted."""
+
+    @cached_property
+    def known(self) -> Facts | None:
+        """Return facts of bounded reads, also if tasks are counted; None without tables."""
+        if self.facts is None and self.sql is not None:
+            return read_facts(self.context)
+        return self.facts
 
     @property
     def about(self) -> str:

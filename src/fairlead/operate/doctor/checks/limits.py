@@ -10,11 +10,16 @@ from fairlead.core.limits.sharded_permits import held_permits
 from fairlead.engine.cluster_limits import cluster_wide, follow
 from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, ok, problem
 from fairlead.operate.doctor.survey import Survey
+from fairlead.operate.holding import cancelling, declared_limits
 
 
 async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
-    """Report how many permits of each limit the nodes hold."""
+    """Report the limits whose slots are held for far longer than usual, and how many permits of
+    each limit the nodes hold."""
     context = survey.context
+    for limit in declared_limits(context, survey.known):
+        if cure := cancelling(limit.held):
+            yield problem(limit.text(), cure)
     if not survey.has_leases:
         return
     for name in cluster_wide(context.queues.values(), context.handlers.values()):

@@ -10,6 +10,7 @@ from fairlead.model import PartitionKey, State
 from fairlead.operate.doctor.checks.ordered import check_ordered
 from fairlead.operate.doctor.finding import Finding, note, problem
 from fairlead.operate.doctor.survey import Survey
+from fairlead.operate.why import causes, longest_waiting
 from fairlead.ports.task_records import QueueStatus
 
 OLD_SECONDS = 300
@@ -86,11 +87,15 @@ async def _old(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     if queue.oldest_ready_at is None or queue.paused:
         return
     age = (survey.now - queue.oldest_ready_at) / MICROS
-    if age > OLD_SECONDS:
-        yield note(
-            f"queue {queue.queue}: the oldest task has waited {age:,.0f} s",
-            "add workers, or look at its limits",
-        )
+    if age <= OLD_SECONDS:
+        return
+    waited = f"queue {queue.queue}: the oldest task has waited {age:,.0f} s"
+    found = None if survey.known is None else longest_waiting(survey.known, queue.queue)
+    if found is None or survey.known is None:
+        yield note(waited, "look at its workers and limits")
+        return
+    for cause in causes(survey.context, survey.known, found, queue=queue.queue):
+        yield note(f"{waited}, of {found or '(no key)'}: {cause.what}", cause.cure)
 
 
 async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
