@@ -142,12 +142,8 @@ async def queue_view(
         attention=attention,
         tenants=page,
         partitions=await _partitions(context, queue, numbers.partitions, records, MOST_STORED),
-<<<<<<< HEAD
-        limits=await limits_of_queue(context, queue),
-        keys=_settings(Management(context), queue),
-=======
         limits=await limits_of_queue(context, queue, facts=facts),
->>>>>>> 495f470d (Say why a tenant waits, and who holds a limit, alike everywhere)
+        keys=_settings(Management(context), queue),
     )
 
 
