@@ -177,6 +177,10 @@ class Celery(missing.Names):
             node.id = handle.id
         return self._result(last)
 
+    def run_here(self, wanted: Signature, throws: bool) -> Any:
+        """Run a signature here and now, as `runner.run_here`."""
+        return runner.run_here(self, wanted, throws)
+
     def _result(self, last: Before) -> Any:
         def result(node: Node) -> AsyncResult:
             return AsyncResult(node.id, app=self, parent=self._result(node.before))
@@ -223,6 +227,9 @@ class Celery(missing.Names):
 def current() -> Celery:
     """Return the current application, made with the defaults if there is none."""
     return _current or Celery("default")
+
+
+missing.OfApplication.current = current
 
 
 class _Current:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.abc import MetaPathFinder
-from typing import Any
+from typing import Any, ClassVar
 
 from fairlead.errors import ConfigurationError
 
@@ -124,13 +124,13 @@ class OfApplication(Names):
     """Base of what belongs to an application: its own, or the current one."""
 
     _app: Any = None
+    current: ClassVar[Callable[[], Any]]
+    """Returns the current application; `app.py` sets it."""
 
     @property
     def app(self) -> Any:
         """The application."""
-        from fairlead.contrib.celery.app import current
-
-        return self._app or current()
+        return self._app or OfApplication.current()
 
 
 class _Modules(MetaPathFinder):

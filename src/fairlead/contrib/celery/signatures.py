@@ -94,10 +94,8 @@ class Signature(missing.OfApplication):
         self, args: Args = None, kwargs: Kwargs = None, throw: bool | None = None, **options: Any
     ) -> Any:
         """Run the signature here and now; with `throw`, raise the error of a task that fails."""
-        from fairlead.contrib.celery.runner import run_here
-
         throws = self.app.conf.task_eager_propagates if throw is None else throw
-        return run_here(self.app, self.clone(args, kwargs, **options), throws)
+        return self.app.run_here(self.clone(args, kwargs, **options), throws)
 
     def add_to(self, nodes: list[Node], before: Before, shared: Mapping[str, Any]) -> Before:
         """Add the tasks of the signature to the nodes, after `before`, with options that it shares
