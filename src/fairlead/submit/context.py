@@ -39,6 +39,8 @@ class SubmitContext:
     def announce(self, notification: Notification | None, connection: Any) -> None:
         """Notify the nodes now, or after the commit of this connection's transaction if one is
         open. None: that transaction notifies them itself."""
+        if notification is None and self.connector.on_announced is None:
+            return
         if connection is None:
             self.connector.announce(notification)
             return
