@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from fairlead.contrib.prometheus import OTHER, PrometheusObserver, exposition
 from fairlead.core.visible import LONGEST_LABEL, label, visible
+from fairlead.engine.run import Run
 from fairlead.model import ClaimedTask, Finish
 from fairlead.ports.observer import OrderedGauges
 from fairlead.supervisor.exposition import families_of, registry_of
@@ -63,18 +64,13 @@ def observed(pairs: list[tuple[str, str]], **settings: int) -> CollectorRegistry
     """Return the metrics of a process that submitted and ran a task of each queue and name."""
     observer = PrometheusObserver(**settings)
     claimed = ClaimedTask(TASK.id, 2, 1, 1, b"{}", "json", 5, False, None)
-    runs = [
-        (
-            trigger(TASK.id, name, queue=queue),
-            claimed,
-            Finish("", 2, "done", "DONE", 5, 6),
-        )
-        for queue, name in pairs
-    ]
+    runs = [Run(trigger(TASK.id, name, queue=queue), claimed, None) for queue, name in pairs]
+    for run in runs:
+        run.end(Finish("", 2, "done", "DONE", 5, 6))
     observer.submitted(
         [msgspec.structs.replace(TASK, queue=queue, name=name) for queue, name in pairs]
     )
-    observer.claimed([run[:2] for run in runs])
+    observer.claimed(runs)
     observer.finished(runs)
     observer.oldest_ready({queue: float(n + 1) for n, (queue, _) in enumerate(pairs)})
     observer.ordered({queue: OrderedGauges(1, 2, 3, 4.0, 5) for queue, _ in pairs})

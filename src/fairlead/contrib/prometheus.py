@@ -17,9 +17,9 @@ from prometheus_client.exposition import choose_encoder
 from fairlead.app import App
 from fairlead.clock import MICROS
 from fairlead.core.visible import label
-from fairlead.model import ClaimedTask, Finish, NewTask, Trigger
+from fairlead.model import NewTask
 from fairlead.ports.incident_store import IncidentCounts
-from fairlead.ports.observer import OrderedGauges
+from fairlead.ports.observer import ObservedRun, OrderedGauges
 
 log = logging.getLogger("fairlead.metrics")
 
@@ -138,28 +138,29 @@ class PrometheusObserver:
         for (queue, name), count in Tally((task.queue, task.name) for task in tasks).items():
             self._submitted.labels(*self._pairs.labels(queue, name)).inc(count)
 
-    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
+    def claimed(self, runs: Sequence[ObservedRun]) -> None:
         for (queue, name), count in Tally(
-            (trigger.queue, trigger.name) for trigger, _ in tasks
+            (run.trigger.queue, run.trigger.name) for run in runs
         ).items():
             self._started.labels(*self._pairs.labels(queue, name)).inc(count)
 
-    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
+    def finished(self, runs: Sequence[ObservedRun]) -> None:
         outcomes = Tally(
-            (trigger.queue, trigger.name, str(finish.outcome)) for trigger, _, finish in runs
+            (run.trigger.queue, run.trigger.name, str(run.finish.outcome)) for run in runs
         )
         for (queue, name, outcome), count in outcomes.items():
             self._finished.labels(*self._pairs.labels(queue, name), outcome).inc(count)
         histograms: dict[tuple[str, ...], list[Histogram]] = {}
-        for trigger, claimed, finish in runs:
+        for run in runs:
+            trigger, finish = run.trigger, run.finish
             if finish.started_at is None:
                 continue
             key = self._pairs.labels(trigger.queue, trigger.name)
             if key not in histograms:
                 histograms[key] = [each.labels(*key) for each in self._times]
-            pickup, run = histograms[key]
-            pickup.observe(max(0, finish.started_at - claimed.ready_at) / MICROS)
-            run.observe(max(0, finish.finished_at - finish.started_at) / MICROS)
+            pickup, time = histograms[key]
+            pickup.observe(max(0, finish.started_at - run.claimed.ready_at) / MICROS)
+            time.observe(max(0, finish.finished_at - finish.started_at) / MICROS)
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:
         for gauge, value in zip(self._load, (look_ahead, in_flight), strict=True):

@@ -149,7 +149,7 @@ class TaskClaimer:
         self._intake.claim_ended(triggers)
         if lost:
             self._intake.refused(lost)
-        context.observer.claimed([(one.trigger, one.claimed) for one in runs])
+        context.observer.claimed(runs)
         return runs
 
     async def _claim(
@@ -305,11 +305,11 @@ class OrderedClaimer:
             context.in_flight[task.id] = run
             runs.append(run)
         if runs and holds_slots:
-            context.observer.claimed([(one.trigger, one.claimed) for one in runs])
+            context.observer.claimed(runs)
         return runs
 
     def complete(self, run: Run) -> None:
-        self._context.observer.finished([(run.trigger, run.claimed, run.finish)])
+        self._context.observer.finished([run])
         self._queues.ended(run.trigger, run.finish)
 
     def settle(self, runs: Sequence[Run]) -> None:

@@ -156,4 +156,4 @@ class Completion:
                     },
                 )
             runs = [run for run in runs if run.claimed.id not in lost]
-        context.observer.finished([(run.trigger, run.claimed, run.finish) for run in runs])
+        context.observer.finished(runs)

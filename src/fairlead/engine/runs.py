@@ -208,7 +208,7 @@ class Runs:
             )
         elif type(result) is Finish:  # its transaction has completed the task
             self._end(run, result)
-            self._context.observer.finished([(trigger, run.claimed, result)])
+            self._context.observer.finished([run])
             self.settled([run])
         else:
             if run.cancel_reason is not None:

@@ -30,6 +30,15 @@ class OrderedGauges(NamedTuple):
     """Partitions that are being loaded again after a failure."""
 
 
+class ObservedRun(Protocol):
+    """A run of a claimed task."""
+
+    trigger: Trigger
+    claimed: ClaimedTask
+    finish: Finish
+    """End of the run; set once it is known."""
+
+
 class Observer(Protocol):
     """Receives the events of a node. All methods must be quick. They run on the node's event loop,
     except `submitted` and `counted`, which run in any thread. Exceptions are logged and change
@@ -38,10 +47,10 @@ class Observer(Protocol):
     def submitted(self, tasks: Sequence[NewTask]) -> None:
         """Observe tasks that were inserted, or will be when the caller's transaction commits."""
 
-    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None:
-        """Observe tasks that this node claimed."""
+    def claimed(self, runs: Sequence[ObservedRun]) -> None:
+        """Observe runs of tasks that this node claimed, before they start."""
 
-    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
+    def finished(self, runs: Sequence[ObservedRun]) -> None:
         """Observe runs that ended and whose ends are in the store."""
 
     def gauges(self, look_ahead: int, in_flight: int) -> None:
@@ -72,8 +81,8 @@ class Silent:
     """Observes nothing."""
 
     def submitted(self, tasks: Sequence[NewTask]) -> None: ...
-    def claimed(self, tasks: Sequence[tuple[Trigger, ClaimedTask]]) -> None: ...
-    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None: ...
+    def claimed(self, runs: Sequence[ObservedRun]) -> None: ...
+    def finished(self, runs: Sequence[ObservedRun]) -> None: ...
     def gauges(self, look_ahead: int, in_flight: int) -> None: ...
     def memory(self, granted: int, budget: int) -> None: ...
     def ordered(self, queues: dict[str, OrderedGauges]) -> None: ...

@@ -13,8 +13,8 @@ from fairlead.app import App
 from fairlead.declare.current import CurrentTask
 from fairlead.declare.handler import Handler, RunInterceptor
 from fairlead.errors import Retry, Snooze, TaskFailed
-from fairlead.model import ClaimedTask, Finish, NewTask, Outcome, State, Trigger
-from fairlead.ports.observer import Observer
+from fairlead.model import Finish, NewTask, Outcome, State
+from fairlead.ports.observer import ObservedRun, Observer
 
 _ENDS_TESTS = (CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions of a handler that would end the whole test run."""
@@ -61,16 +61,17 @@ class Recorder(RunInterceptor):
             self._raised[task.id] = error
             raise
 
-    def finished(self, runs: Sequence[tuple[Trigger, ClaimedTask, Finish]]) -> None:
+    def finished(self, runs: Sequence[ObservedRun]) -> None:
         """Keep the failures of tasks, and forget those of tasks that are done."""
         self.moves += 1
-        for trigger, claimed, finish in runs:
-            self.committed.add(claimed.id)
-            raised = self._raised.pop(claimed.id, None)
-            if _is_failure(finish, raised):
-                self.failures[claimed.id] = self._failure(trigger, claimed, finish, raised)
+        for run in runs:
+            id = run.claimed.id
+            self.committed.add(id)
+            raised = self._raised.pop(id, None)
+            if _is_failure(run.finish, raised):
+                self.failures[id] = self._failure(run, raised)
             else:
-                self.failures.pop(claimed.id, None)
+                self.failures.pop(id, None)
         self._observer.finished(runs)
 
     def take_failures(self) -> list[BaseException]:
@@ -78,14 +79,9 @@ class Recorder(RunInterceptor):
         found, self.failures = [*self.failures.values()], {}
         return found
 
-    def _failure(
-        self,
-        trigger: Trigger,
-        claimed: ClaimedTask,
-        finish: Finish,
-        raised: BaseException | None,
-    ) -> BaseException:
-        handler = self._handlers.get(trigger.name)
+    def _failure(self, run: ObservedRun, raised: BaseException | None) -> BaseException:
+        claimed, finish = run.claimed, run.finish
+        handler = self._handlers.get(run.trigger.name)
         # A timeout, a result that is not JSON or the end of a child process has no exception of
         # the handler here, or one that says less than the text in the store.
         if raised is None or type(raised) in _ENDS_TESTS or finish.outcome == Outcome.TIMED_OUT:
@@ -100,7 +96,8 @@ class Recorder(RunInterceptor):
                 raised.__traceback__ = _from_handler(raised.__traceback__, handler)
         then = "it is tried again" if finish.next_state == State.WAITING else "no try is left"
         failure.add_note(
-            f"raised by task {trigger.name!r}, id {claimed.id}, attempt {claimed.attempt}; {then}"
+            f"raised by task {run.trigger.name!r}, id {claimed.id}, attempt {claimed.attempt};"
+            f" {then}"
         )
         return failure
 
