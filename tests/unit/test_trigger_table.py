@@ -357,5 +357,7 @@ def test_a_paused_queue_stays_paused_when_its_limits_change() -> None:
     table.pause("q")
     table.set_limits("q", {"a": 1})
     assert not keys(table)
+    lane = LaneKey("q", 0, 5)
+    assert table.held_back([lane]) == {lane: []}  # so they stay in memory
     table.resume("q")
     assert keys(table) == {"a": 1, "b": 1}

@@ -287,8 +287,10 @@ class TriggerTable:
                 cell = board.first_of_flow(source)
             else:
                 cell = board.first_of_column(source)
+            if ready.first is not position:
+                continue  # a limit was passed on to a column that comes before
             if cell is None or position < cell.order(source):
-                self._come_later(source, cell, position)
+                self._come_later(source, cell)
                 continue
             trigger = cell.first[3]
             try:
@@ -307,7 +309,7 @@ class TriggerTable:
             left -= 1
         return taken, failed
 
-    def _come_later(self, source: Column | Flow, cell: Cell | None, position: Order) -> None:
+    def _come_later(self, source: Column | Flow, cell: Cell | None) -> None:
         """Move a column or flow to the order of its first cell, or out of the ready ones."""
         board = self._board
         column = source if isinstance(source, Column) else None
@@ -338,12 +340,11 @@ class TriggerTable:
             if (following := flow.first()) is not None:
                 order = flow.position = following.order(flow)
                 board.ready.replace(order)
+        elif not is_over and flow.first() is not None:
+            board.put(cell)
         elif not is_over:
-            if flow.first() is not None:
-                board.put(cell)
-            else:
-                order = cell.position = cell.order(cell)
-                column.heads.replace(order)
+            order = cell.position = cell.order(cell)
+            column.heads.replace(order)
         column.taken += 1
         if strand is not None:
             self._pop_strand(strand, waits=not is_failed)
