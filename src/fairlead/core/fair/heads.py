@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -29,13 +28,6 @@ class Heads:
         """Other orders, descending."""
         self._new: list[Order] = []
         """Heap of the orders added since."""
-
-    def __iter__(self) -> Iterator[Order]:
-        """Yield the orders in any sequence."""
-        if self.first is not None:
-            yield self.first
-        yield from self._sorted
-        yield from self._new
 
     def push(self, order: Order) -> None:
         """Add an order."""
