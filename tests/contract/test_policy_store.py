@@ -150,10 +150,10 @@ def test_a_weight_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the
     policies: PolicyStore,
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
-    run(policies.tasks.set_weight("q", "pinned", 7.0))
+    run(policies.tasks.set_weights("q", ["pinned"], 7.0))
     first = publish(policies, pinned=1.0, a=2.0, b=3.0)
     assert weights(policies) == {"pinned": 7.0, "a": 2.0, "b": 3.0}
-    run(policies.tasks.set_weight("q", "a", 5.0))
+    run(policies.tasks.set_weights("q", ["a"], 5.0))
     found = look(policies.weights("q"))
     assert (found.by_person, found.by_policy) == ({"pinned": 7.0, "a": 5.0}, {"b": 3.0})
     publish(policies, first, a=1.0, b=1.5)
@@ -201,7 +201,7 @@ def test_the_mark_of_the_settings_differs_after_a_pause_and_a_weight(policies: P
         [tasks.pause("q", True)],
         [tasks.pause("q", False), tasks.pause("other", True)],
         [tasks.pause("q", True), tasks.pause("other", False)],
-        [tasks.set_weight("q", "a", 2.0)],
+        [tasks.set_weights("q", ["a"], 2.0)],
     ):
         for step in steps:
             run(step)
@@ -214,7 +214,7 @@ def test_off_removes_computed_weights_and_limits_and_refuses_publishing(
     policies: PolicyStore, queue: str
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
-    run(policies.tasks.set_weight("q", "pinned", 7.0))
+    run(policies.tasks.set_weights("q", ["pinned"], 7.0))
     first, of_other = publish(policies, a=2.0), publish(policies, None, "other", a=2.0)
     before = settings_version(policies)
     switch(policies, SwitchMode.OFF, queue)
@@ -266,10 +266,10 @@ def test_a_limit_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_
     policies: PolicyStore,
 ) -> None:
     run, look = policies.tasks.database.run, policies.tasks.database.read_now
-    assert run(policies.tasks.set_limit("q", "pinned", 7))
+    assert run(policies.tasks.set_limits("q", ["pinned"], 7))
     first = publish(policies, pinned=1.0, a=2.0, b=3.0)
     assert limits(policies) == {"pinned": 7, "a": 20, "b": 30}
-    assert run(policies.tasks.set_limit("q", "a", 5))
+    assert run(policies.tasks.set_limits("q", ["a"], 5))
     assert look(policies.limits_by_person("q")) == {"pinned": 7, "a": 5}
     publish(policies, first, a=1.0, b=4.0)
     assert limits(policies) == {"pinned": 7, "a": 5, "b": 40}
@@ -279,12 +279,12 @@ def test_a_limit_set_by_a_person_stays_and_one_set_over_a_policy_belongs_to_the_
 
 def test_a_limit_is_set_and_lifted_and_nodes_notice(policies: PolicyStore) -> None:
     tasks, run = policies.tasks, policies.tasks.database.run
-    assert not run(tasks.set_limit("unknown", "a", 1))
-    assert not run(tasks.set_limit("q", "a", None))
+    assert not run(tasks.set_limits("unknown", ["a"], 1))
+    assert not run(tasks.set_limits("q", ["a"], None))
     seen = [run(tasks.settings_mark())]
     for limit, expected in ((3, {"a": 3}), (1, {"a": 1}), (None, {})):
         before = settings_version(policies)
-        assert run(tasks.set_limit("q", "a", limit))
+        assert run(tasks.set_limits("q", ["a"], limit))
         assert limits(policies) == expected
         assert settings_version(policies) > before
         assert run(tasks.settings_mark()) not in seen

@@ -57,7 +57,7 @@ async def test_a_node_writes_the_progress_of_all_its_tasks_in_one_statement_a_se
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes: list[int] = []
-    kind = type(app.store.run_notes)
+    kind = type(app.store)
     write = kind.write_progress
 
     async def counted(self: Any, node: str, reports: Sequence[ProgressReport]) -> None:

@@ -167,12 +167,12 @@ class TaskHandle(msgspec.Struct, Generic[R_co], gc=False, eq=False):
         """Return the progress of the latest run that reported any; None if none did. Raises
         NotSupported if the store keeps no progress."""
         store = self._access.sql_store
-        return store.database.read_now(store.run_notes.progress(self.id))
+        return store.database.read_now(store.progress(self.id))
 
     async def progress_async(self) -> Progress | None:
         """Return the progress without blocking the event loop, as `progress` does."""
         store = self._access.sql_store
-        return await store.database.read(store.run_notes.progress(self.id))
+        return await store.database.read(store.progress(self.id))
 
     def _late(self, timeout: float | None) -> ResultTimeout:
         return ResultTimeout(

@@ -50,13 +50,13 @@ class RunNotesWriter(SimplePart):
 
     def store(self, notes: Notes, value: bytes) -> None:
         """Store a checkpoint. Raises StaleVersion, StoreUnavailable."""
-        steps = self._store.run_notes.store_checkpoint(self._node, notes.id, notes.version, value)
+        steps = self._store.store_checkpoint(self._node, notes.id, notes.version, value)
         if not self._store.database.run(steps):
             _refuse(notes)
 
     async def store_async(self, notes: Notes, value: bytes) -> None:
         """Store a checkpoint from the event loop. Raises StaleVersion, StoreUnavailable."""
-        steps = self._store.run_notes.store_checkpoint(self._node, notes.id, notes.version, value)
+        steps = self._store.store_checkpoint(self._node, notes.id, notes.version, value)
         if not await self._store.database.run_async(steps):
             _refuse(notes)
 
@@ -77,7 +77,7 @@ class RunNotesWriter(SimplePart):
         if not reports:
             return
         try:
-            await self._store.run_notes.write_progress(self._node, reports)
+            await self._store.write_progress(self._node, reports)
         except StoreUnavailable as error:
             if not self._is_failing:
                 log.warning("progress waits for the store", extra={"error": str(error)})

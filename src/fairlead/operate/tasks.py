@@ -164,7 +164,7 @@ class Management:
         self._check_visible(task_id, tenants)
         try:
             notes: list[RunNotes] = self._database.read_now(
-                self._context.sql_store.run_notes.notes(task_id)
+                self._context.sql_store.run_notes(task_id)
             )
         except NotSupported:
             return []
@@ -438,7 +438,7 @@ class Management:
         values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
         if weight is not None:
             weight = values.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
-        steps = self._store.set_weight(queue, fairness_key, weight)
+        steps = self._store.set_weights(queue, [fairness_key], weight)
         new = None if weight is None else f"{weight:g}"
         self._set("weight", steps, queue, fairness_key, new, actor)
 
@@ -455,7 +455,7 @@ class Management:
         values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
         if limit is not None:
             limit = values.whole("limit", limit, 1, values.MOST_COUNT, InvalidTask)
-        steps = self._store.set_limit(queue, fairness_key, limit)
+        steps = self._store.set_limits(queue, [fairness_key], limit)
         self._set("limit", steps, queue, fairness_key, None if limit is None else str(limit), actor)
 
     def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
@@ -472,7 +472,7 @@ class Management:
     def _set(
         self,
         what: str,
-        steps: Steps[bool],
+        steps: Steps[int],
         queue: str,
         fairness_key: str,
         new: str | None,

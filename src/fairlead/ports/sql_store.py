@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from fairlead.model import AttemptRecord, Finish, State, TaskRecord
+from fairlead.model.run_notes import Progress, ProgressReport, RunNotes
 from fairlead.ports.cluster import Cluster
 from fairlead.ports.notification import Notification
 from fairlead.ports.periodic_store import PeriodicStore
-from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import (
     KeyLoad,
@@ -35,10 +35,6 @@ class SqlStore(TaskStore, Cluster, Protocol):
     def keeps_levels(self) -> bool:
         """Whether the application keeps the levels of fair queues in this database, so that the
         store makes and checks their tables."""
-
-    @property
-    def run_notes(self) -> RunNotesStore:
-        """Progress, checkpoints and log lines of runs."""
 
     @property
     def periodics(self) -> PeriodicStore:
@@ -71,17 +67,26 @@ class SqlStore(TaskStore, Cluster, Protocol):
         on each node."""
 
     def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
-        """Set the weight of different keys of a queue, as `set_weight` does for one; return the
-        number of keys that were changed, none in a queue that was never registered."""
+        """Set the weight of different keys, which replaces the weights of their tasks from now on;
+        None removes it. Return the number of keys that have the weight now, or of the removed
+        weights; none if the queue was never registered or submitted to."""
 
     def set_limits(self, queue: str, keys: Sequence[str], limit: int | None) -> Steps[int]:
-        """Set the limit of different keys of a queue, as `set_limit` does for one; return the
-        number of keys that were changed."""
+        """Set how many tasks of each of different keys may run at once on each node, in place of
+        the limit of a policy; None removes it. Return a number as `set_weights` does."""
 
     # for nodes ------------------------------------------------------------------------------------
 
     def completion(self, node: str, finishes: Sequence[Finish]) -> Steps[Completed]:
         """Complete as `complete` does, in the transaction of a transactional handler."""
+
+    async def write_progress(self, node: str, reports: Sequence[ProgressReport]) -> None:
+        """Store the progress of tasks that this node holds at these versions, in one statement. An
+        earlier report of a run never replaces a later one."""
+
+    def store_checkpoint(self, node: str, task_id: str, version: int, value: bytes) -> Steps[bool]:
+        """Store JSON that the next run of the task gets with its claim, in place of an earlier
+        one. Return False, and store nothing, if the node does not hold the task at this version."""
 
     async def drop_claims(self, node: str, but: Sequence[int]) -> None:
         """Drop the records of batches of claims of this node, if a store keeps some, but not these
@@ -121,6 +126,12 @@ class SqlStore(TaskStore, Cluster, Protocol):
 
     def result(self, task_id: str) -> Steps[bytes | None]:
         """Return the kept result of a finished task."""
+
+    def progress(self, task_id: str) -> Steps[Progress | None]:
+        """Return the progress of the latest run that reported any."""
+
+    def run_notes(self, task_id: str) -> Steps[list[RunNotes]]:
+        """Return the notes of the latest 200 runs that have any, first to last."""
 
     def statuses(self, task_ids: Sequence[str]) -> Steps[list[TaskStatus]]:
         """Return the statuses of those tasks that exist, in one statement. The id of a status is
@@ -167,13 +178,3 @@ class SqlStore(TaskStore, Cluster, Protocol):
     ) -> Steps[tuple[set[str], Notification]]:
         """End tasks for a person: CANCELLED or FAILED, with an attempt row. Raises NotAllowed for
         another state."""
-
-    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
-        """Set the weight of a key, which replaces the weights of its tasks from now on; None
-        removes it. Return False if the queue was never registered or submitted to, or if there was
-        no weight to remove."""
-
-    def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> Steps[bool]:
-        """Set how many tasks of a key may run at once on each node, in place of the limit of a
-        policy; None removes it. Return False if the queue was never registered or submitted to, or
-        if there was no limit to remove. Raises NotSupported on a store without such limits."""

@@ -229,28 +229,6 @@ class SqlTaskRecords:
     def limits(self, queue: str) -> Steps[dict[str, int]]:
         return dict((yield self.statement("limits", queue)))  # type: ignore[arg-type]
 
-    def set_weight(self, queue: str, fairness_key: str, weight: float | None) -> Steps[bool]:
-        yield self.statement("change_queues")
-        if not (yield self.statement("settings_changed", queue)):
-            return False
-        if weight is not None:
-            yield self.statement("set_weight", queue, fairness_key, weight)
-        elif not (yield self.statement("clear_weight", queue, fairness_key)):
-            return False
-        yield from self.announce(Notification(control=True))
-        return True
-
-    def set_limit(self, queue: str, fairness_key: str, limit: int | None) -> Steps[bool]:
-        yield self.statement("change_queues")
-        if not (yield self.statement("settings_changed", queue)):
-            return False
-        if limit is not None:
-            yield self.statement("set_limit", queue, fairness_key, limit)
-        elif not (yield self.statement("clear_limit", queue, fairness_key)):
-            return False
-        yield from self.announce(Notification(control=True))
-        return True
-
     def set_weights(self, queue: str, keys: Sequence[str], weight: float | None) -> Steps[int]:
         if weight is None:
             return (yield from self._set_keys("clear_weights", queue, keys))

@@ -26,7 +26,7 @@ from fairlead.backends.sql.rows import (
     storable,
     task_record,
 )
-from fairlead.backends.sql.run_notes import SqlRunNotes, notes_rows
+from fairlead.backends.sql.run_notes import MOST_NOTES, notes_rows, progress_rows, run_notes
 from fairlead.backends.sql.task_records import SqlTaskRecords
 from fairlead.errors import ConfigurationError
 from fairlead.model import (
@@ -34,6 +34,9 @@ from fairlead.model import (
     Finish,
     LaneKey,
     NewTask,
+    Progress,
+    ProgressReport,
+    RunNotes,
     State,
     Submitted,
     Trigger,
@@ -49,7 +52,6 @@ from fairlead.ports.cluster import (
 from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
-from fairlead.ports.run_notes import RunNotesStore
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
 from fairlead.ports.task_store import (
@@ -91,10 +93,6 @@ class SqlTaskStore(SqlTaskRecords):
 
     def migrate(self) -> list[str]:
         return migrate(self.database, levels=self.keeps_levels)
-
-    @property
-    def run_notes(self) -> RunNotesStore:
-        return SqlRunNotes(self)
 
     @property
     def periodics(self) -> PeriodicStore:
@@ -341,6 +339,22 @@ class SqlTaskStore(SqlTaskRecords):
     def _still_held(self, node: str, ids: Sequence[str]) -> Steps[set[str]]:
         rows = yield self.statement("still_held", batch(ids), node)
         return {row[0] for row in rows}
+
+    async def write_progress(self, node: str, reports: Sequence[ProgressReport]) -> None:
+        steps = self.alone("write_progress", batch(progress_rows(reports)), node)
+        # Need not be durable: the next report, or the end of the run, is.
+        await self.database.run_async(steps, durable=False)
+
+    def store_checkpoint(self, node: str, task_id: str, version: int, value: bytes) -> Steps[bool]:
+        given = (canonical(task_id), version, node, value)
+        return bool((yield self.statement("store_checkpoint", *given)))
+
+    def progress(self, task_id: str) -> Steps[Progress | None]:
+        rows = yield self.statement("progress", canonical(task_id))
+        return Progress(*rows[0]) if rows else None
+
+    def run_notes(self, task_id: str) -> Steps[list[RunNotes]]:
+        return run_notes((yield self.statement("notes", canonical(task_id), MOST_NOTES)))
 
     async def held(self, node: str) -> list[tuple[str, int]]:
         rows = await self.database.run_async(self._one("held_by", batch([node]), _MOST_HELD))

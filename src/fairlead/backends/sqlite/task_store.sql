@@ -565,20 +565,6 @@ SELECT fairness_key, slots FROM fairlead_limits WHERE queue = ?1 ORDER BY fairne
 -- name: settings_changed
 UPDATE fairlead_queues SET version = version + 1 WHERE queue = ?1 RETURNING queue
 
--- name: set_weight
-INSERT INTO fairlead_weights (queue, fairness_key, weight) VALUES (?1, ?2, ?3)
-ON CONFLICT (queue, fairness_key) DO UPDATE SET weight = excluded.weight, policy = NULL
-
--- name: clear_weight
-DELETE FROM fairlead_weights WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
-
--- name: set_limit
-INSERT INTO fairlead_limits (queue, fairness_key, slots) VALUES (?1, ?2, ?3)
-ON CONFLICT (queue, fairness_key) DO UPDATE SET slots = excluded.slots, policy = NULL
-
--- name: clear_limit
-DELETE FROM fairlead_limits WHERE queue = ?1 AND fairness_key = ?2 RETURNING fairness_key
-
 -- name: set_weights
 -- ?2: [fairness_key, ...], each once
 INSERT INTO fairlead_weights (queue, fairness_key, weight)
