@@ -145,14 +145,6 @@ def test_a_task_that_still_waits_is_counted_up_to_the_last_known_minute(
         assert [row["depth_end"] for row in sorted(found, key=lambda row: row["minute"])] == depths
 
 
-def test_the_backlog_shuffles_its_rows_once(
-    spark: SparkSession, capsys: pytest.CaptureFixture[str]
-) -> None:
-    still = spark.createDataFrame([("q", "a", 1.0, T0)], WAITING)
-    backlog(attempts_frame(spark, [attempt()]), still, T0, T0 + timedelta(hours=1)).explain()
-    assert capsys.readouterr().out.count("Exchange hashpartitioning") == 1
-
-
 # against a simulation -----------------------------------------------------------------------------
 
 

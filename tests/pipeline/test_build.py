@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
@@ -207,6 +207,22 @@ def test_a_duplicate_row_in_bronze_fails_the_build_and_publishes_nothing(job: Jo
     assert Builds(job.warehouse).newest()[0] == before
     assert [row["task_id"] for row in rows_of(job.warehouse, TASKS)] == ["t"]
     assert last_runs(job.warehouse)["build"]["state"] == "failed"
+
+
+def test_a_key_that_a_model_makes_twice_fails_the_build(
+    job: JobContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(job.warehouse, [([attempt(task_id="t")], [])])
+    rows_of_model = runner.rows_of
+
+    def twice(table: Table, *given: Any, **named: Any) -> DataFrame:
+        rows = rows_of_model(table, *given, **named)
+        return rows.union(rows) if table is BACKLOG else rows
+
+    monkeypatch.setattr(runner, "rows_of", twice)
+    with pytest.raises(CheckFailed, match=r"^silver.backlog: keys are unique: expected 2, found 1"):
+        build(job, SETTINGS)
+    assert not Builds(job.warehouse).newest()[0].id
 
 
 def test_a_build_whose_tables_another_one_has_published_meanwhile_is_refused(

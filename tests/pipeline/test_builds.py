@@ -132,18 +132,6 @@ def test_a_build_is_invisible_before_it_is_published_and_whole_afterwards(
     ]
 
 
-def test_of_two_builds_that_began_together_the_second_is_refused(warehouse: Warehouse) -> None:
-    publish(warehouse, "a")
-    slow, quick = Builds(warehouse), Builds(warehouse)
-    (before, seen_by_slow), (_, seen_by_quick) = slow.newest(), quick.newest()
-    one, other = (before.after(staged(warehouse, name, name)) for name in ("slow", "quick"))
-    assert quick.publish(other, seen_by_quick, NOW)
-    assert not slow.publish(one, seen_by_slow, NOW)
-    quick.finish(other)
-    assert read_newest(warehouse) == read_main(warehouse) == both("a", "quick")
-    assert len(warehouse.table(BUILDS).files()) == 2  # the refused file was removed
-
-
 def test_a_table_that_no_build_changed_keeps_its_snapshot(warehouse: Warehouse) -> None:
     publish(warehouse, "a")
     builds = Builds(warehouse)

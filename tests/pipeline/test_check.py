@@ -37,6 +37,7 @@ from fairlead.pipeline.models import (
     OPEN_TASKS,
     QUARANTINE,
     SERVICE,
+    TABLES,
     TASKS,
     TENANT_SHARE,
 )
@@ -245,6 +246,7 @@ def of(tables: Tables, rows: Rows) -> list[Check]:
     return [
         *checks.bronze_checks(tables, kept, len(rows[ATTEMPTS])),
         *checks.layer_checks(tables, kept, {table: len(each) for table, each in rows.items()}),
+        *checks.key_checks(tables, {table: len(rows[table]) for table in rows if table.query}),
         *checks.event_checks(tables, kept),
         *checks.histogram_checks(tables, parts=kept),
     ]
@@ -284,6 +286,15 @@ def test_each_damage_of_a_row_fails_a_check(random: Random, tables: type[TablesO
     assert not failed(sound, tables)
     for name in DAMAGES:
         assert failed(damaged(sound, name, random), tables), name
+
+
+@pytest.mark.parametrize(
+    "table", [each for each in TABLES if each.query], ids=lambda each: each.name
+)
+def test_two_rows_with_one_key_fail_a_check(table: Table) -> None:
+    sound = made(Random(1))
+    twice = [*sound.get(table, [row(table)]), *sound.get(table, [row(table)])[:1]]
+    assert f"{table.name}: keys are unique" in failed({**sound, table: twice})
 
 
 def test_a_table_of_shares_that_has_lost_all_windows_of_a_size_fails_a_check() -> None:

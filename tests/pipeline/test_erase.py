@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
-from fairlead.pipeline.build_plan import Snapshots, plan
 from fairlead.pipeline.export import Exporter
+from fairlead.pipeline.jobs.build_plan import plan
 from fairlead.pipeline.jobs.erase import erase, readmit_key
 from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.models import (
@@ -42,6 +42,7 @@ from fairlead.pipeline.warehouse.builds import PUBLISHED, Builds
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import BRANCH
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.erase_until import STEPS, erase_until
 from tests.pipeline.filling import add, migrated
 from tests.pipeline.forks import KILLED, exit_code
@@ -238,7 +239,7 @@ def test_the_next_build_rebuilds_the_days_that_counted_the_key(lake: Warehouse) 
         f"2026-{day}" for day in ("02-27", "02-28", "03-01", "03-02")
     }
     assert lake.table(ATTEMPTS).changed(build.sources[ATTEMPTS.name]) == set()
-    todo = plan(Snapshots(lake), "s", full=False)
+    todo = plan(WarehouseTables(cast(Any, None), lake, SYSTEM_CLOCK), "s", full=False)
     assert not todo.full and todo.again == set(build.again)
     assert todo.changed_attempts == {f"2026-03-02/{hour}" for hour in (10, 11, 12)}
 

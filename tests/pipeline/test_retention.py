@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from fairlead.clock import to_micros
-from fairlead.pipeline.build_plan import Snapshots, plan
+from fairlead.clock import SYSTEM_CLOCK, to_micros
+from fairlead.pipeline.jobs.build_plan import plan
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.retention import drop_before, first_day
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import T0, at, attempt, event
 from tests.pipeline.warehouses import export
 
@@ -80,7 +82,7 @@ def test_a_full_build_of_kept_days_has_no_hours_between_them_and_a_wrong_clock(
     export(warehouse, ATTEMPTS, wrong, "5", hours=3)
     export(warehouse, EVENTS, [event(at=at(90 * DAY))], "5", hours=3)
     drop_before(warehouse, TODAY)
-    todo = plan(Snapshots(warehouse), "settings", full=False)
+    todo = plan(WarehouseTables(cast(Any, None), warehouse, SYSTEM_CLOCK), "settings", full=False)
     midnight_to_now = {f"2026-03-02/{hour:02}" for hour in range(14)}
     assert todo.again - midnight_to_now == {"2027-03-02/10", "2226-01-13/10", "2026-05-31/10"}
     assert todo.again > midnight_to_now

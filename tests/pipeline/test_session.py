@@ -27,14 +27,6 @@ def test_a_jar_in_a_cache_is_used_as_it_is(tmp_path: Path, place: str) -> None:
     assert jar_of(PACKAGE, tmp_path) == jar
 
 
-def test_a_jar_of_another_version_or_group_is_not_used(tmp_path: Path) -> None:
-    folder = tmp_path / ".ivy2/jars"
-    folder.mkdir(parents=True)
-    (folder / "org.xerial_sqlite-jdbc-3.53.0.0.jar").touch()
-    (folder / "com.xerial_sqlite-jdbc-3.54.1.0.jar").touch()
-    assert jar_of(PACKAGE, tmp_path) is None
-
-
 START = """
 import sys
 from pyspark import java_gateway

@@ -292,14 +292,6 @@ def test_the_slowdown_counts_short_runs_as_ten_seconds(spark: SparkSession) -> N
     ] == pytest.approx(2.5)
 
 
-def test_silver_tasks_shuffles_and_sorts_the_attempts_once(
-    spark: SparkSession, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tasks(attempts_frame(spark, [attempt()]), events_frame(spark, [event()])).explain()
-    plan = capsys.readouterr().out
-    assert (plan.count("Exchange"), plan.count("- Sort [")) == (1, 1)
-
-
 # waiting ------------------------------------------------------------------------------------------
 
 

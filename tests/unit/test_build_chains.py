@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from fairlead.pipeline.build_plan import BuildPlan
 from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.jobs.build_plan import BuildPlan
 from fairlead.pipeline.jobs.runner import Runner
 from fairlead.pipeline.models import TASKS
 from fairlead.pipeline.schema import Table

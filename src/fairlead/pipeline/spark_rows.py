@@ -111,12 +111,3 @@ def local_rows(spark: SparkSession, rows: Sequence[tuple[Any, ...]], columns: st
     found = [dict(zip(schema.names, row, strict=True)) for row in rows]
     local: Any = pa.Table.from_pylist(found, to_arrow_schema(schema))
     return spark.createDataFrame(local, schema)
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error of Spark or Java."""
-    lines = [line.removeprefix(": ") for line in str(error).splitlines() if line.strip()]
-    return next(
-        (line for line in lines if not line.startswith("An error occurred while calling")),
-        type(error).__name__,
-    )

@@ -13,14 +13,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import Clock
-from fairlead.pipeline.build_plan import Snapshots
-from fairlead.pipeline.errors import BrokenLake
+from fairlead.pipeline.errors import BrokenLake, java_cause
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.spark_rows import columns_of, during, first_line, placed
-from fairlead.pipeline.warehouse.builds import Build
+from fairlead.pipeline.spark_rows import columns_of, during, placed
+from fairlead.pipeline.warehouse.builds import Build, Builds
+from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
-from fairlead.pipeline.warehouse.table import branch_name
+from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE, TableState, branch_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _SIDE_BY_SIDE = 64
@@ -28,7 +28,7 @@ _SIDE_BY_SIDE = 64
 columns in memory."""
 
 
-class WarehouseTables(Snapshots):
+class WarehouseTables:
     """Tables of a lake for one job."""
 
     def __init__(
@@ -39,13 +39,57 @@ class WarehouseTables(Snapshots):
         spark: session with the settings of `Location.spark`. full: whether the job makes all tables
         again, also lost ones.
         """
-        super().__init__(warehouse)
-        if full:
-            self.before = self._builds.without_lost(self.before)
+        self.warehouse = warehouse
         self._spark = spark
         self._clock = clock
+        self._builds = Builds(warehouse)
+        self.before, self._seen = self._builds.newest()
+        """Newest build when the job began."""
+        if full:
+            self.before = self._builds.without_lost(self.before)
         self._builds.finish(self.before)
         self._branch = branch_name(clock.now())
+        self._sources: dict[str, TableState] = {}
+        self._staged: dict[str, int] = {}
+        """Snapshots of this job by table."""
+
+    def source(self, table: Table) -> TableState:
+        """Return the state of a table that no build has made, as this job sees it."""
+        if table.name not in self._sources:
+            self._sources[table.name] = self.warehouse.table(table).state()
+        return self._sources[table.name]
+
+    @property
+    def forgotten_before(self) -> str:
+        """First day of which no row of bronze was forgotten, as 2026-11-21; empty if none was."""
+        return max(
+            self.source(table).properties.get(FORGOTTEN_BEFORE, "") for table in (ATTEMPTS, EVENTS)
+        )
+
+    def snapshot(self, table: Table) -> int | None:
+        """Return the snapshot that this job reads; None for a table without one."""
+        found = self._staged.get(table.name, self.before.snapshots.get(table.name))
+        return self.source(table).snapshot if found is None else found
+
+    def files(
+        self, table: Table, parts: Collection[str] | None = None, since: str = ""
+    ) -> list[TableFile]:
+        """Return the files of these partitions, all by default, from the partition `since` on, that
+        this job reads."""
+        snapshot = self.snapshot(table)
+        if snapshot is None:
+            return []
+        return self.warehouse.table(table).files(parts, snapshot, since=since)
+
+    def changed(self, table: Table) -> set[str] | None:
+        """Return the partitions of a bronze table that changed since the newest build; None if the
+        snapshot of that build is gone."""
+        since = self.before.sources.get(table.name)
+        if since is None:
+            return {file.part for file in self.files(table)}
+        if since == self.snapshot(table):
+            return set()
+        return self.warehouse.table(table).changed(since, self.snapshot(table))
 
     def name_of(self, table: Table) -> str:
         """Return the name of the table in Spark SQL."""
@@ -101,7 +145,7 @@ class WarehouseTables(Snapshots):
         except PySparkException as error:
             if error.getCondition() != "USER_RAISED_EXCEPTION":
                 raise
-            raise BrokenLake(first_line(error)) from error
+            raise BrokenLake(java_cause(error)) from error
         return self._staged_rows(table)
 
     def hold(self) -> None:

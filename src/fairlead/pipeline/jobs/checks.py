@@ -49,8 +49,7 @@ SELECT count(DISTINCT CASE WHEN unix_micros(submitted_at) >= $since
 FROM (SELECT * FROM {bronze.attempts} WHERE $sound) WHERE $pass
 """
 _TASKS = """
-SELECT count(*) AS n, count(DISTINCT xxhash64(store_id, task_id)) AS keys,
-    count_if(unix_micros(submitted_at) >= $since AND last_finished_at IS NOT NULL) AS tasks,
+SELECT count_if(unix_micros(submitted_at) >= $since AND last_finished_at IS NOT NULL) AS tasks,
     count_if(last_finished_at IS NULL) AS open,
     sum(CASE WHEN unix_micros(submitted_at) >= $since THEN run_us END) AS us
 FROM {silver.tasks} WHERE $pass
@@ -104,6 +103,7 @@ def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[C
         if not seen.build.id:
             return found[:-1]  # no build has put unsound rows into quarantine
         found += event_checks(tables, parts)
+        found += key_checks(tables, {table: n for table, n in rows.items() if table.query})
         if seen.build.again:
             return found
         since = micros_of(first) if first else ALWAYS
@@ -152,6 +152,24 @@ def event_checks(tables: Tables, parts: PartsOf) -> list[Check]:
     counted = _one(tables, _EVENTS, parts, is_sound=IS_SOUND_EVENT)
     found = counted["sound"] + _quarantined(tables, EVENTS, parts)
     return [Check("events are sound or in quarantine", counted["n"], found)]
+
+
+def key_checks(
+    tables: Tables, rows: Mapping[Table, int], parts: PartsOf = all_parts
+) -> list[Check]:
+    """Check that no two rows of a table have the same key.
+
+    rows: number of rows to check, by table.
+    """
+    text = "SELECT count(*) AS n, count(DISTINCT xxhash64($key)) AS keys FROM {$table} WHERE $pass"
+    found = []
+    for table, listed in rows.items():
+        key, source = ", ".join(table.key), f"{{{table.name}}}"
+        counted = _passes(tables, text, listed, parts, key=key, table=table.name)
+        if counted["keys"] != counted["n"]:
+            counted["keys"] = _distinct(tables, key, source, listed, parts)
+        found.append(Check(f"{table.name}: keys are unique", counted["n"], counted["keys"]))
+    return found
 
 
 def _quarantined(tables: Tables, table: Table, parts: PartsOf) -> int:
@@ -219,8 +237,6 @@ def layer_checks(
             "(SELECT * FROM {bronze.attempts} WHERE $sound AND unix_micros(submitted_at) >= $since)"
         )
         bronze["tasks"] = _distinct(tables, "store_id, task_id", kept, attempts, parts, since=since)
-    if silver["keys"] != silver["n"]:
-        silver["keys"] = _distinct(tables, "store_id, task_id", "{silver.tasks}", tasks)
     served = _one(tables, _SERVICE, since=since)
     found = tables.totals("SELECT window_s, sum(busy_us) AS us FROM {gold.tenant_share} GROUP BY 1")
     shares = {share["window_s"]: int(share["us"] or 0) for share in found}
@@ -228,7 +244,6 @@ def layer_checks(
     open_tasks = _one(tables, "SELECT count(*) AS n FROM {silver.open_tasks}")
     return [
         Check("silver.tasks: tasks with an attempt", bronze["tasks"], silver["tasks"]),
-        Check("silver.tasks: keys are unique", silver["n"], silver["keys"]),
         Check("silver.tasks: worker time in microseconds", bronze["task_us"], silver["us"]),
         Check("silver.open_tasks: tasks without an attempt", silver["open"], open_tasks["n"]),
         Check("silver.service: worker time in microseconds", bronze["us"], served["kept_us"]),
@@ -260,15 +275,20 @@ def _distinct(
 
 
 def _passes(
-    tables: Tables, text: str, rows: int, parts: PartsOf = all_parts, **given: object
+    tables: Tables,
+    text: str,
+    rows: int,
+    parts: PartsOf = all_parts,
+    key: str = "store_id, task_id",
+    **given: object,
 ) -> Counter[str]:
-    """Return the sums of an aggregation over all tasks, of which each pass reads a part that fits
+    """Return the sums of an aggregation over all keys, of which each pass reads a part that fits
     into memory."""
     passes = rows // tables.keys_at_once + 1
     found: Counter[str] = Counter()
     for number in range(passes):
-        part = f"abs(xxhash64(store_id, task_id) % {passes}) = {number}" if passes > 1 else "true"
-        found.update(_one(tables, text, parts, **given, **{"pass": part}))
+        part = f"abs(xxhash64({key}) % {passes}) = {number}" if passes > 1 else "true"
+        found.update(_one(tables, text, parts, key=key, **given, **{"pass": part}))
     return found
 
 

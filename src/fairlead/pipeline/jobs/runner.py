@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import MICROS
 from fairlead.pipeline import parts as p
-from fairlead.pipeline.build_plan import BuildPlan
+from fairlead.pipeline.jobs.build_plan import BuildPlan
 from fairlead.pipeline.jobs.totals import TablesOfJob
 from fairlead.pipeline.jobs.touched import Touched, touched
 from fairlead.pipeline.model_rows import names_in, rows_of
@@ -127,7 +127,7 @@ class Runner:
     def _make(self, table: Table) -> None:
         """Replace the affected partitions of a table; without a job of Spark if they get no
         rows."""
-        parts = self._parts(table)
+        parts = self.parts(table)
         self.rows[table.name] = 0
         if parts is not None and not parts:
             return
@@ -141,7 +141,7 @@ class Runner:
         else:
             self.rows[table.name] = self._tables.replace(table, rows, parts, few)
 
-    def _parts(self, table: Table) -> Collection[str] | None:
+    def parts(self, table: Table) -> Collection[str] | None:
         """Return the partitions of a table that are computed again; None for all."""
         if self._plan.full:
             return None
@@ -157,7 +157,7 @@ class Runner:
         names = names_in(table.query)
         found = set(changed) if "measured_attempts" in names else set()
         for name in names & _MODELS.keys():
-            found.update(self._parts(_MODELS[name]) or ())
+            found.update(self.parts(_MODELS[name]) or ())
         if table.by == "hour":
             return found
         dates = p.dates_of(found)

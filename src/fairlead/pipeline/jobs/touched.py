@@ -7,7 +7,7 @@ from string import Template
 from typing import NamedTuple
 
 from fairlead.pipeline import parts as p
-from fairlead.pipeline.build_plan import BuildPlan
+from fairlead.pipeline.jobs.build_plan import BuildPlan
 from fairlead.pipeline.jobs.totals import Tables
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, TASKS
 from fairlead.pipeline.quality import IS_SOUND, IS_SOUND_EVENT

@@ -55,5 +55,7 @@ TABLES: tuple[Table, ...] = (
 )
 """All tables of the lake that have a model, in the order of the data dictionary."""
 
+SILVER = (TASKS, OPEN_TASKS, SERVICE, BACKLOG)
+
 MEASURED_ATTEMPTS = _text("measured_attempts")
 """Query that other models use as a view."""

@@ -35,7 +35,9 @@ CREATE MACRO tenant_of(key) AS
     CASE WHEN strpos(substr(key, 2), '/') = 0 THEN key
          ELSE substr(key, 1, strpos(substr(key, 2), '/')) END;
 CREATE MACRO unix_micros(instant) AS epoch_us(instant);
-CREATE MACRO xxhash64(a, b) AS hash(a, b), (a, b, c) AS hash(a, b, c);
+CREATE MACRO xxhash64(a) AS hash(a), (a, b) AS hash(a, b), (a, b, c) AS hash(a, b, c),
+    (a, b, c, d) AS hash(a, b, c, d), (a, b, c, d, e) AS hash(a, b, c, d, e),
+    (a, b, c, d, e, f) AS hash(a, b, c, d, e, f);
 """
 """`fairlead.model.tenant_of` in SQL, and functions of Spark for statements that both engines run;
 the hashes are others than in Spark."""
