@@ -144,7 +144,7 @@ def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     assert error.split("\n")[2].endswith(", in fail")  # none of our frames
     printed = fairlead_here(shop, "tasks", "show", failing, *url)
     assert error.strip() in printed and printed.count("Traceback") == 1
-    assert "1 tasks in ERROR" in fairlead(shop, "doctor", "--app", "shop:app", exits=1)
+    assert "1 task in ERROR" in fairlead(shop, "doctor", "--app", "shop:app", exits=1)
     assert "ERROR after 2 attempts" in fairlead_here(
         shop, "doctor", "--task", failing, *url, exits=1
     )

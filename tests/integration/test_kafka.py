@@ -337,7 +337,7 @@ async def test_the_doctor_shows_brokers_topics_and_lag(app: App) -> None:
         assert any("Kafka at 127.0.0.1" in what and "1 broker" in what for what in findings), (
             findings
         )
-        assert any("topic of default: 1 partitions, lag 0" in what for what in findings), findings
+        assert any("topic of default: 1 partition, lag 0" in what for what in findings), findings
         assert not any("nobody reads" in what for what in findings), findings
         view = await overview(app.operate_context, "default")
         assert {partition.owner for partition in view.partitions} == {node.settings.name}

@@ -91,7 +91,7 @@ def test_a_plan_is_shown_first_and_applied_on_request(shop: Shop) -> None:
     ) == "one step of x1.25"
     assert float(long[2]) == pytest.approx(0.4, rel=0.05)
     assert shop.app.management.weights("payouts") == {}
-    done = shop.run_json("tune", "apply", "--author", "ann")
+    done = shop.run_json("tune", "apply", "--actor", "ann")
     assert done["applied"]
     assert [queue["outcome"] for queue in done["queues"]] == ["published"]
     assert shop.app.management.weights("payouts") == {
@@ -113,7 +113,7 @@ def test_limits_are_shown_with_their_changes_and_published_on_request(shop: Shop
     table = shown[shown.index("limits: slots of the key on each node") :]
     (long,) = [line.split() for line in table.splitlines() if line.startswith("long")]
     assert long == ["long", "none", "10", "13", "new", "one", "step", "of", "x1.25"]
-    shop.run("tune", "apply", "--limits", "--queue", "mail", "--author", "ann")
+    shop.run("tune", "apply", "--limits", "--queue", "mail", "--actor", "ann")
     assert shop.app.management.limits("mail") == {"long": 13}
     assert (
         "limits of 1, version 1, in its canary window"
@@ -124,7 +124,7 @@ def test_limits_are_shown_with_their_changes_and_published_on_request(shop: Shop
     assert shop.run_json("policies")["policies"][0]["limits"] == {"long": 13}
     queue = CliRunner().invoke(commands, ["queues", "show", "mail"]).output
     assert [line.split() for line in queue.splitlines() if line.startswith("long")] == [
-        ["long", "13"]
+        ["long", "1", "13"]
     ]
     held = shop.run("tune", "plan", "--queue", "mail")
     assert (
@@ -138,7 +138,7 @@ def test_limits_are_shown_with_their_changes_and_published_on_request(shop: Shop
 
 def test_versions_are_listed_shown_and_rolled_back(shop: Shop) -> None:
     assert shop.run_json("policies") == {"policies": [], "switches": []}
-    shop.run("tune", "apply", "--author", "ann")
+    shop.run("tune", "apply", "--actor", "ann")
     assert "active, in its canary window, canary queue" in shop.run("policies")
     (listed,) = shop.run_json("policies", "--queue", "payouts")["policies"]
     assert (listed["version"], listed["author"], listed["why"]) == (
@@ -159,14 +159,14 @@ def test_versions_are_listed_shown_and_rolled_back(shop: Shop) -> None:
     assert shop.app.management.weights("payouts") == {}
     assert "rolled_back" in shop.run("policies") and "odd waits" in shop.run("policies")
     assert "version 1 was rolled back" in shop.run("tune", "plan")
-    shop.run("policies", "rollback", "1", "--author", "ann")
+    shop.run("policies", "rollback", "1", "--actor", "ann")
     assert shop.app.management.weights("payouts").keys() == {"long", "short"}
 
 
 def test_the_kill_switch_removes_computed_weights_and_stops_tuning(shop: Shop) -> None:
     shop.run("tune", "apply")
     assert (
-        shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
+        shop.run("tune", "off", "--why", "odd waits", "--actor", "ann")
         == "every queue: the declared weights and limits are in force\n"
     )
     assert shop.app.management.weights("payouts") == {}
@@ -193,7 +193,7 @@ def test_the_doctor_shows_who_set_the_weights_in_force(shop: Shop) -> None:
     assert doctor_shows(
         "queue payouts: computed weights of 2 keys, version 1, in its canary window"
     )
-    shop.run("tune", "off", "--why", "odd waits", "--author", "ann")
+    shop.run("tune", "off", "--why", "odd waits", "--actor", "ann")
     assert doctor_shows("computed weights of every queue are off, by ann: odd waits")
     assert not doctor_shows("computed weights of 2 keys")
 

@@ -15,7 +15,7 @@ from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import LOWEST, LaneKey, Level, PartitionKey, State, TaskRecord
 from fairlead.operate.context import OperateContext
-from fairlead.operate.doctor.finding import Finding, Severity
+from fairlead.operate.doctor.finding import Finding, Severity, counted
 from fairlead.operate.filters import checked_id, is_within
 from fairlead.operate.overview import owners
 
@@ -280,10 +280,10 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
     level = f"({entry.level.pass_}, {entry.level.id})"
     if tasks == 0:
         return position, f"level {level}, nothing ahead of it", _FOR_A_LIMIT
-    ahead_of_it = "1 task" if tasks == 1 else f"{tasks:,} tasks"
+    ahead_of_it = counted(tasks, "task")
     if position.is_cut:
         ahead_of_it += " or more"
-    of_keys = "1 key" if keys == 1 else f"{keys:,} keys"
+    of_keys = counted(keys, "key")
     of_queue = "" if share is None else f", its key's share {share:.1%}"
     return position, f"level {level}, {ahead_of_it} ahead of it from {of_keys}{of_queue}", limits
 

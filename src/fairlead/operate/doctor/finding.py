@@ -20,6 +20,11 @@ class Finding(msgspec.Struct, frozen=True):
     cure: str | None = None
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, such as `1 task` or `1,200 tasks`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def ok(what: str) -> Finding:
     """Return a finding about something that is as it should be."""
     return Finding("ok", what)

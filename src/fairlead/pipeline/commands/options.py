@@ -39,7 +39,6 @@ SettingsFile = Annotated[
         dir_okay=False,
     ),
 ]
-Author = Annotated[str | None, typer.Option(help="Author of the change; default: the user.")]
 Why = Annotated[str, typer.Option(help="Reason, stored with the version.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from fairlead.cli.options import Json, actor_of
+from fairlead.cli.options import Actor, Json, actor_of
 from fairlead.cli.output import as_json, as_table, print_result, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import Policy
-from fairlead.pipeline.commands.options import Author, Url, Why
+from fairlead.pipeline.commands.options import Url, Why
 from fairlead.pipeline.commands.output import failures, show_rows
 
 policies = typer.Typer(
@@ -124,7 +124,7 @@ class RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     ]
     queue: Annotated[str | None, typer.Option(help="Queue; needed with 0.")] = None
     why: Why = ""
-    author: Author = None
+    actor: Actor = None
     url: Url = None
     json: Json = False
 
@@ -140,7 +140,7 @@ def rollback(options: RollbackOptions) -> None:
     with failures():
         new = PolicyManagement(app_on(options.url).operate_context).roll_back_to(
             options.version,
-            actor_of(options.author),
+            actor_of(options.actor),
             options.why or "no reason given",
             options.queue,
         )

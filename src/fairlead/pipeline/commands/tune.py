@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fairlead.cli.options import Json, actor_of
+from fairlead.cli.options import Actor, Json, actor_of
 from fairlead.cli.output import as_json, say
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import EVERY_QUEUE, SwitchMode
 from fairlead.pipeline.commands.access import existing_lake
-from fairlead.pipeline.commands.options import Author, LakeOptions, Url, Why
+from fairlead.pipeline.commands.options import LakeOptions, Url, Why
 from fairlead.pipeline.commands.output import failures, show_rows, watching
 from fairlead.pipeline.commands.policies import limit_text, weight_text
 from fairlead.pipeline.tuning.contracts import load
@@ -62,17 +62,17 @@ class PlanOptions(CommandOptions, frozen=True, kw_only=True):
 
 
 class ApplyOptions(CommandOptions, frozen=True, kw_only=True):
-    """Options of `tune apply`: the options of `tune plan`, and the author."""
+    """Options of `tune apply`: the options of `tune plan`, and the person."""
 
     plan: PlanOptions
-    author: Author = None
+    actor: Actor = None
 
 
 class OnOptions(CommandOptions, frozen=True, kw_only=True):
     """Options of `tune on`."""
 
     queue: Queues = None
-    author: Author = None
+    actor: Actor = None
     url: Url = None
 
 
@@ -103,7 +103,7 @@ def apply(options: ApplyOptions) -> None:
 
     Example: fairlead pipeline tune apply --contracts contracts.toml
     """
-    _tune(options.plan, author=options.author, apply=True)
+    _tune(options.plan, author=options.actor, apply=True)
 
 
 @tune.command("off")
@@ -126,7 +126,7 @@ def on(options: OnOptions) -> None:
     with failures():
         management = PolicyManagement(app_on(options.url).operate_context)
         for queue in options.queue or [EVERY_QUEUE]:
-            was_off = management.switch_on(queue, actor_of(options.author))
+            was_off = management.switch_on(queue, actor_of(options.actor))
             say(f"{queue or 'every queue'}: {'on' if was_off else 'was already on'}")
 
 
@@ -143,7 +143,7 @@ def freeze(options: SwitchOptions) -> None:
 def _switch(options: SwitchOptions, mode: SwitchMode, effect: str) -> None:
     with failures():
         management = PolicyManagement(app_on(options.url).operate_context)
-        author, why = actor_of(options.author), options.why or "no reason given"
+        author, why = actor_of(options.actor), options.why or "no reason given"
         for queue in options.queue or [EVERY_QUEUE]:
             management.switch(mode, author, why, queue)
             say(f"{queue or 'every queue'}: {effect}")

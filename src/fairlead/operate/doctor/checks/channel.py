@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, note, ok, problem
+from fairlead.operate.doctor.finding import MOST_SHOWN, Finding, counted, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
 
@@ -44,7 +44,9 @@ def _topics(survey: Survey, status: ChannelStatus) -> Iterator[Finding]:
                 "the next worker that starts creates the topic or adds the partitions",
             )
         else:
-            yield ok(f"topic of {name}: {len(partitions)} partitions, {_lag(partitions)}")
+            yield ok(
+                f"topic of {name}: {counted(len(partitions), 'partition')}, {_lag(partitions)}"
+            )
 
 
 def _lag(partitions: Sequence[PartitionStatus]) -> str:

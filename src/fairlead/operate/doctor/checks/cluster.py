@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
-from fairlead.operate.doctor.finding import Finding, note, ok, problem
+from fairlead.operate.doctor.finding import Finding, counted, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 
 LEAST_MEMORY = 2048
@@ -78,7 +78,7 @@ async def check_coordinator(survey: Survey) -> AsyncIterator[Finding]:
         return
     owners = set(leases.values())
     location = survey.context.coordinator.location
-    yield ok(f"{location}: {len(leases)} leases of {len(owners)} workers")
+    yield ok(f"{location}: {counted(len(leases), 'lease')} of {counted(len(owners), 'worker')}")
 
 
 async def check_versions(survey: Survey) -> AsyncIterator[Finding]:

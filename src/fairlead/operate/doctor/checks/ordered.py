@@ -11,7 +11,7 @@ from fairlead.errors import (
     StoreUnavailable,
     UnknownQueue,
 )
-from fairlead.operate.doctor.finding import Finding, note, ok, problem
+from fairlead.operate.doctor.finding import Finding, counted, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.ordered.layout import command, other_layout
@@ -69,13 +69,13 @@ async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Fin
     if stale := sum(view.stale for view in views):
         late = sum(view.stale > 0 for view in views)
         yield problem(
-            f"queue {name}: {stale} tasks in {late} partitions were due more than"
+            f"queue {name}: {counted(stale, 'task')} in {counted(late, 'partition')} due more than"
             f" {STALE_SECONDS:.0f} s ago",
             f"list them by `fairlead ordered --queue {name}`; to end a stuck task, run `fairlead"
             f" ordered drop {name} ORDERING_KEY`",
         )
     unfinished, lag = sum(view.unfinished for view in views), sum(view.lag for view in views)
     yield ok(
-        f"queue {name}: {unfinished} tasks in the schedule, {lag} entries in the log, of"
-        f" {len(views)} partitions"
+        f"queue {name}: {counted(unfinished, 'task')} in the schedule,"
+        f" {counted(lag, 'entry', 'entries')} in the log, of {counted(len(views), 'partition')}"
     )

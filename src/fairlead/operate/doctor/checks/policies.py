@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from fairlead.operate.doctor.finding import Finding, note, ok
+from fairlead.operate.doctor.finding import Finding, counted, note, ok
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.store.policies import PolicyState, PolicyStore
 
@@ -19,8 +19,8 @@ async def check_policies(survey: Survey) -> AsyncIterator[Finding]:
             window = ", in its canary window" if policy.judged_at is None else ""
             limits = f", limits of {len(policy.limits)}" if policy.limits else ""
             yield ok(
-                f"queue {queue}: computed weights of {len(policy.guarded)} keys{limits}, version"
-                f" {policy.version}{window}",
+                f"queue {queue}: computed weights of {counted(len(policy.guarded), 'key')}{limits},"
+                f" version {policy.version}{window}",
             )
 
 

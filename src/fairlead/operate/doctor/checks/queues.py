@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from fairlead.clock import MICROS
 from fairlead.model import PartitionKey, State
 from fairlead.operate.doctor.checks.ordered import check_ordered
-from fairlead.operate.doctor.finding import Finding, note, problem
+from fairlead.operate.doctor.finding import Finding, counted, note, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.why import causes, longest_waiting
 from fairlead.ports.task_records import QueueStatus
@@ -34,8 +34,8 @@ async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
         if serving and not any(name in node.names for node in serving):
             known = name in survey.context.handlers
             yield problem(
-                f"{survey.about}{count} tasks named {name!r} in {queue}: none of its"
-                f" {len(serving)} living workers has a handler for this name, so they wait",
+                f"{survey.about}{counted(count, 'task')} named {name!r} in {queue}: none of its"
+                f" living workers ({len(serving)}) has a handler for this name, so they wait",
                 "deploy this application to the workers"
                 if known
                 else "start a worker of an application that declares it",
@@ -66,7 +66,8 @@ async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding
                 f" app.queue({queue.queue!r}) until these tasks have run, and {cure}"
             )
         yield problem(
-            f"queue {queue.queue}: {survey.about}{waiting} tasks and no living worker", cure
+            f"queue {queue.queue}: {survey.about}{counted(waiting, 'task')} and no living worker",
+            cure,
         )
 
 
@@ -78,7 +79,7 @@ async def _paused(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
 async def _in_error(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     if queue.error:
         yield problem(
-            f"queue {queue.queue}: {queue.error} tasks in ERROR need a person",
+            f"queue {queue.queue}: {counted(queue.error, 'task')} in ERROR; a person must decide",
             f"`fairlead tasks --state ERROR --queue {queue.queue}`",
         )
 
