@@ -17,7 +17,7 @@ from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.core.levels import evictions
 from fairlead.engine import fair_partition
 from fairlead.errors import ConfigurationError, InvalidTask, UnknownQueue
-from fairlead.operate.overview import overview
+from fairlead.operate.overview import queue_view
 from fairlead.testing import drain, running, settled
 from tests.virtual_loop import VirtualTime
 
@@ -243,7 +243,7 @@ async def test_tasks_that_do_not_fit_in_memory_are_stored_and_keep_their_positio
     ):
         bound = sum(min(count, n) for count in counts.values())
         assert position <= bound
-    found = await overview(app.operate_context, "q")
+    found = await queue_view(app.operate_context, "q")
     assert all(lane.stored == 0 for partition in found.partitions for lane in partition.lanes)
 
 

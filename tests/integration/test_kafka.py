@@ -15,7 +15,7 @@ import pytest
 
 from fairlead import App, Limit
 from fairlead.operate.doctor import examine
-from fairlead.operate.overview import overview
+from fairlead.operate.overview import queue_view
 from fairlead.testing import running, settled
 from services.kafka import KafkaServer
 from tests.integration.channel_kit import (
@@ -339,7 +339,7 @@ async def test_the_doctor_shows_brokers_topics_and_lag(app: App) -> None:
         )
         assert any("topic of default: 1 partition, lag 0" in what for what in findings), findings
         assert not any("nobody reads" in what for what in findings), findings
-        view = await overview(app.operate_context, "default")
+        view = await queue_view(app.operate_context, "default")
         assert {partition.owner for partition in view.partitions} == {node.settings.name}
 
 

@@ -13,7 +13,7 @@ from fairlead import App
 from fairlead.backends.sql.backlog import SqlBacklogStore
 from fairlead.errors import UnknownQueue
 from fairlead.operate.doctor import explain
-from fairlead.operate.overview import overview
+from fairlead.operate.overview import queue_view
 from fairlead.testing import drain, running, settled
 
 pytestmark = [pytest.mark.ordered, pytest.mark.virtual_time]
@@ -48,7 +48,7 @@ async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_ke
     async with running(app, look_ahead=12, concurrency=1) as node:
         async with asyncio.timeout(SOON):
             await begun.wait()
-            while not (await overview(app.operate_context, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
+            while not (await queue_view(app.operate_context, "q")).partitions[0].lanes[0].buffered:  # noqa: ASYNC110
                 await asyncio.sleep(
                     0.02
                 )  # until all tasks are stored and the record of the lane is saved
@@ -65,25 +65,25 @@ async def test_an_overview_shows_a_stored_tasks_level_the_tasks_ahead_and_its_ke
         assert (
             195 <= int(ahead) <= 200
         )  # 99 of its own key and 100 of the other, without those already dispatched
-        found = await overview(app.operate_context, "q")
+        found = await queue_view(app.operate_context, "q")
         (partition,) = found.partitions
         (lane,) = partition.lanes
         assert (partition.owner, partition.range_id) == (node.settings.name, 1)
         assert lane.ack_level < lane.read_level < lane.max_level
         assert 0 < lane.buffered <= 63  # the look-ahead and its tolerance
         assert lane.stored > 300
-        assert [(load.fairness_key, load.weight) for load in found.heaviest] == [
+        tenants = found.tenants.tenants
+        assert [(each.tenant, each.queues[0].weight) for each in tenants] == [
             ("a", 1.0),
             ("b", 1.0),
         ]
-        assert found.keys == 2
         go_on.set()
         await settled(app, node)
 
 
-async def test_an_unknown_queue_has_no_overview(app: App) -> None:
+async def test_an_unknown_queue_has_no_view(app: App) -> None:
     with pytest.raises(UnknownQueue, match="nothing"):
-        await overview(app.operate_context, "nothing")
+        await queue_view(app.operate_context, "nothing")
 
 
 async def test_a_backlog_in_cassandra_serves_tasks_of_sqlite(

@@ -1,5 +1,5 @@
-"""One queue as an operator sees it: the owners of its partitions, their backlogs, and the fairness
-keys with the most waiting tasks."""
+"""One queue as an operator sees it: its numbers, tenants, limits, and the owners of its partitions
+with their backlogs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from fairlead.operate.tasks import Management
 from fairlead.operate.tenants import TenantPage
 from fairlead.operate.tenants import tenants as tenants_of
 from fairlead.ports.backlog_store import OwnedBacklog
-from fairlead.ports.task_records import KeyLoad, QueueStatus
 
 MOST_SETTINGS = 200
 """Greatest number of fairness keys whose settings `queue_view` shows."""
@@ -56,19 +55,6 @@ class PartitionView(msgspec.Struct, frozen=True):
     lanes: list[LaneView]
 
 
-class Overview(msgspec.Struct, frozen=True):
-    """One queue, its partitions and its fairness keys with the most tasks."""
-
-    status: QueueStatus
-    partitions: list[PartitionView]
-    heaviest: list[KeyLoad]
-    """Fairness keys with the most tasks that may run now."""
-    keys: int
-    """Number of fairness keys that have tasks that may run now."""
-    limits: dict[str, int]
-    """Limits set at run time, in tasks at once per node, by fairness key."""
-
-
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """One queue as its page shows it."""
 
@@ -98,24 +84,6 @@ async def owners(context: OperateContext, queues: Collection[str]) -> dict[Parti
     }
 
 
-async def overview(context: OperateContext, queue: str, most_keys: int = 10) -> Overview:
-    """Return the overview of a queue. Raise UnknownQueue."""
-    management = Management(context)
-    status = next((each for each in management.queues() if each.queue == queue), None)
-    if status is None:
-        raise UnknownQueue(
-            f"no queue named {queue!r} is known to any node; `fairlead queues` lists them"
-        )
-    records = await _records(context)
-    partitions = await _partitions(context, queue, status.partitions, records, None)
-    heaviest: list[KeyLoad] = []
-    keys, limits = 0, dict[str, int]()
-    if context.cluster.with_tables() is not None:
-        heaviest, keys = management.heaviest_keys(queue, most_keys)
-        limits = management.limits(queue)
-    return Overview(status, partitions, heaviest, keys, limits)
-
-
 async def queue_view(
     context: OperateContext,
     queue: str,
@@ -141,7 +109,7 @@ async def queue_view(
         numbers=numbers,
         attention=attention,
         tenants=page,
-        partitions=await _partitions(context, queue, numbers.partitions, records, MOST_STORED),
+        partitions=await _partitions(context, queue, numbers.partitions, records),
         limits=await limits_of_queue(context, queue, facts=facts),
         keys=_settings(Management(context), queue),
     )
@@ -165,9 +133,8 @@ async def _partitions(
     queue: str,
     partitions: int,
     records: Mapping[PartitionKey, OwnedBacklog],
-    most_stored: int | None,
 ) -> list[PartitionView]:
-    """Return the partitions of a queue; count the stored triggers of a lane up to `most_stored`."""
+    """Return the partitions of a queue."""
     read_by = await owners(context, [queue])
     views = []
     for number in range(partitions):
@@ -177,7 +144,7 @@ async def _partitions(
         for priority, record in sorted(found.lanes.items()) if found is not None else ():
             assert context.backlog is not None  # it has given the record
             stored, _ = await context.backlog.ahead(
-                LaneKey(*key, priority), record.ack_level, most=most_stored
+                LaneKey(*key, priority), record.ack_level, most=MOST_STORED
             )
             lanes.append(
                 LaneView(
@@ -187,7 +154,7 @@ async def _partitions(
                     record.max_level,
                     record.buffered,
                     stored,
-                    stored == most_stored,
+                    stored == MOST_STORED,
                 )
             )
         views.append(
