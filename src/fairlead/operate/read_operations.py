@@ -283,7 +283,7 @@ def policy(caller: Caller, *, version: Id) -> Policy:
 
 @_read("/doctor", is_tool=True)
 def doctor(caller: Caller) -> list[Finding]:
-    """Return what the doctor finds. Counts every task, so it is slow on big tables."""
+    """Return what the doctor finds."""
     try:
         facts = caller.facts()
     except NotSupported:

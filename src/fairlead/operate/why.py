@@ -28,7 +28,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     since: int | None = None
     """Instant since which the oldest known task is ready (microseconds since the epoch)."""
     limit: str | None = None
-    """Name of the full limit."""
+    """Name of the limit."""
     held: list[HeldSlot] = []
     """Slots that are held for far longer than usual."""
 
@@ -117,7 +117,7 @@ class _Place:
             what = f"no living worker serves queue {self._queue}"
             cure = f"start `fairlead worker` with queue {self._queue}"
             return [self._cause("no_worker", what, cure)]
-        return [*self._full_limits()] or [self._slots() or self._shares()]
+        return [*self._limits_that_hold()] or [self._slots() or self._shares()]
 
     def _cause(self, kind: CauseKind, what: str, cure: str, **fields: object) -> Cause:
         return Cause(
@@ -129,7 +129,8 @@ class _Place:
             **fields,  # type: ignore[arg-type]
         )
 
-    def _full_limits(self) -> Iterator[Cause]:
+    def _limits_that_hold(self) -> Iterator[Cause]:
+        """Yield the limits that are full, or whose slots hang."""
         nodes = len(self._facts.serving[self._queue])
         for limit in self._limits:
             keys = [
@@ -138,8 +139,8 @@ class _Place:
                 if limit.needs(self._queue, name)
                 for key in of_name
             ]
-            if keys and limit.is_full(keys, nodes):
-                long = [slot for slot in limit.held if slot.is_long]
+            long = [slot for slot in limit.held if slot.is_long]
+            if keys and (long or limit.is_full(keys, nodes)):
                 yield self._cause(
                     "limit",
                     limit.text(self._tenants),

@@ -145,9 +145,6 @@ class SqlStore(TaskStore, Cluster, Protocol):
         """Return how many SUBMITTED tasks of its partition come before this one, counted up to
         `most`."""
 
-    def names(self) -> Steps[dict[tuple[str, str], int]]:
-        """Return how many tasks wait, run or are scheduled, by (queue, name)."""
-
     def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
         """Return the keys with most tasks that may run, and how many keys have any."""
 

@@ -862,9 +862,6 @@ SELECT count(*)
                      LIMIT $2::bigint) AS ahead
  WHERE t.id = $1::uuid
 
--- name: names
-SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY queue, name
-
 -- name: weights
 SELECT fairness_key, weight FROM fairlead_weights WHERE queue = $1 ORDER BY fairness_key
 

@@ -215,9 +215,6 @@ class SqlTaskRecords:
         count: int = (yield self.statement("ahead", canonical(task_id), limit))[0][0]
         return count
 
-    def names(self) -> Steps[dict[tuple[str, str], int]]:
-        return {(queue, name): count for queue, name, count in (yield self.statement("names"))}
-
     def heaviest_keys(self, queue: str, limit: int) -> Steps[tuple[list[KeyLoad], int]]:
         rows = yield self.statement("heaviest_keys", queue, limit)
         loads = [KeyLoad(*row[:4]) for row in rows]

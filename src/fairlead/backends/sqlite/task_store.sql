@@ -553,9 +553,6 @@ SELECT count(*)
            AND a.priority = t.priority AND a.fairness_key <> '' AND a.ready_seq < t.ready_seq
          LIMIT ?2)
 
--- name: names
-SELECT queue, name, count(*) FROM fairlead_tasks WHERE state <> 'ERROR' GROUP BY queue, name
-
 -- name: weights
 SELECT fairness_key, weight FROM fairlead_weights WHERE queue = ?1 ORDER BY fairness_key
 

@@ -11,9 +11,8 @@ from fairlead.operate.facts import Facts
 
 
 async def examine(context: OperateContext, *, facts: Facts | None = None) -> list[Finding]:
-    """Check the store, the nodes and the queues. Counts all unfinished tasks; with `facts`, takes
-    their numbers from there and counts unread history up to 10,000 attempts. Raise StoreUnavailable
-    or SchemaMismatch when the store cannot be read."""
+    """Check the store, the nodes and the queues, by bounded reads. Raise StoreUnavailable or
+    SchemaMismatch when the store cannot be read."""
     survey = await take_survey(context, facts)
     findings: list[Finding] = []
     for check in CHECKS:

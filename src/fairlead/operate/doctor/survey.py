@@ -44,14 +44,7 @@ class Survey:
     silent: frozenset[str]
     """Nodes whose heartbeat has stopped."""
     facts: Facts | None = None
-    """Facts of bounded reads, from which the numbers of tasks are; None if tasks are counted."""
-
-    @cached_property
-    def known(self) -> Facts | None:
-        """Return facts of bounded reads, also if tasks are counted; None without tables."""
-        if self.facts is None and self.sql is not None:
-            return read_facts(self.context)
-        return self.facts
+    """Facts of bounded reads, from which the numbers of tasks are; None without tables."""
 
     @property
     def about(self) -> str:
@@ -89,10 +82,12 @@ class Survey:
 
 
 async def take_survey(context: OperateContext, facts: Facts | None = None) -> Survey:
-    """Read the state of the cluster; with `facts`, count no tasks. Raise
-    StoreUnavailable, SchemaMismatch when the task store cannot be read."""
-    store = context.cluster
+    """Read the state of the cluster, and facts unless they are given. Raise StoreUnavailable,
+    SchemaMismatch when the task store cannot be read."""
+    store, tables = context.cluster, _tables(context)
     leases = await _leases(context)
+    if facts is None and tables is not None:
+        facts = read_facts(context)
     if facts is None:
         nodes = store.database.read_now(store.nodes())
         queues = counted_queues(context)
@@ -104,7 +99,7 @@ async def take_survey(context: OperateContext, facts: Facts | None = None) -> Su
     return Survey(
         context=context,
         now=now,
-        sql=_tables(context),
+        sql=tables,
         leases=leases,
         channel=channel,
         queues=queues,

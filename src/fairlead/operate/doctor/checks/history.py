@@ -14,11 +14,8 @@ from fairlead.operate.doctor.survey import Survey
 QUIET_SECONDS = 86_400
 """Silence of a reader, in seconds, from which it is reported for stopping the cleaning."""
 
-MOST_COUNTED = 1_000_000
+MOST_COUNTED = 10_000
 """Maximum number of unread attempts that are counted."""
-
-MOST_COUNTED_SOON = 10_000
-"""Maximum number of unread attempts that are counted for a survey that counts no tasks."""
 
 
 async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
@@ -28,13 +25,12 @@ async def check_readers(survey: Survey) -> AsyncIterator[Finding]:
     history = SqlHistory(survey.sql.database)
     read = history.database.read_now
     horizon = read(history.horizon())
-    most = MOST_COUNTED if survey.facts is None else MOST_COUNTED_SOON
     for reader in read(history.readers()):
         if reader.kind == "events":
             continue  # reported with its lake
-        until = read(history.position_after(reader.position, horizon, most))
+        until = read(history.position_after(reader.position, horizon, MOST_COUNTED))
         behind = read(history.attempts_between(reader.position, until)).rows
-        more = " or more" if behind == most else ""
+        more = " or more" if behind == MOST_COUNTED else ""
         yield ok(f"{reader.name}: {behind:,}{more} finished attempts are not read yet")
         if survey.now - reader.updated_at > QUIET_SECONDS * MICROS:
             yield _quiet(reader, survey.now)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError, SchemaMismatch, StoreUnavailable
@@ -39,7 +38,7 @@ async def check_incidents(survey: Survey) -> AsyncIterator[Finding]:
 
 async def check_refused_writes(survey: Survey) -> AsyncIterator[Finding]:
     """Report writes that the store refuses alone."""
-    counts = await _counts(survey)
+    counts = await survey.context.cluster.incidents.counts(_open_since(survey))
     for (kind, queue, name), count in sorted(counts.items()):
         if kind == IncidentKind.WRITE_REFUSED:
             yield problem(
@@ -68,14 +67,6 @@ async def check_watched(survey: Survey) -> AsyncIterator[Finding]:
                 f"{more} more queues, keys or nodes have had such problems in the last hour",
                 "see the screen of incidents in the console",
             )
-
-
-async def _counts(survey: Survey) -> Mapping[tuple[str, str, str], int]:
-    """Return the number of open incidents by kind, queue and name; those other than tasks in ERROR
-    for a survey that counts no tasks."""
-    if survey.facts is None:
-        return await survey.context.cluster.incidents.counts(_open_since(survey))
-    return Counter((each.kind, each.queue, each.name) for each in survey.facts.incidents)
 
 
 def _open_since(survey: Survey) -> int:

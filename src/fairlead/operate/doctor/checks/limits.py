@@ -17,7 +17,7 @@ async def check_cluster_limits(survey: Survey) -> AsyncIterator[Finding]:
     """Report the limits whose slots are held for far longer than usual, and how many permits of
     each limit the nodes hold."""
     context = survey.context
-    for limit in declared_limits(context, survey.known):
+    for limit in declared_limits(context, survey.facts):
         if cure := cancelling(limit.held):
             yield problem(limit.text(), cure)
     if not survey.has_leases:

@@ -29,7 +29,7 @@ async def check_queues(survey: Survey) -> AsyncIterator[Finding]:
 
 async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
     """Report the tasks in the store that wait for a worker that has a handler for their name."""
-    for (queue, name), count in (await _names(survey)).items():
+    for (queue, name), count in _names(survey).items():
         serving = survey.serving(queue)
         if serving and not any(name in node.names for node in serving):
             known = name in survey.context.handlers
@@ -42,13 +42,10 @@ async def check_task_names(survey: Survey) -> AsyncIterator[Finding]:
             )
 
 
-async def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
+def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
     """Return the number of tasks that may run, by queue and name."""
-    facts, cluster = survey.facts, survey.context.cluster
-    if cluster.with_tables() is None:
+    if (facts := survey.facts) is None:
         return {}
-    if facts is None:
-        return await cluster.database.read(survey.context.sql_store.names())
     found: Counter[tuple[str, str]] = Counter()
     for count in facts.backlog.counts:
         if count.state is not State.ERROR:
@@ -91,11 +88,11 @@ async def _old(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
     if age <= OLD_SECONDS:
         return
     waited = f"queue {queue.queue}: the oldest task has waited {age:,.0f} s"
-    found = None if survey.known is None else longest_waiting(survey.known, queue.queue)
-    if found is None or survey.known is None:
+    found = None if survey.facts is None else longest_waiting(survey.facts, queue.queue)
+    if found is None or survey.facts is None:
         yield note(waited, "look at its workers and limits")
         return
-    for cause in causes(survey.context, survey.known, found, queue=queue.queue):
+    for cause in causes(survey.context, survey.facts, found, queue=queue.queue):
         yield note(f"{waited}, of {found or '(no key)'}: {cause.what}", cause.cure)
 
 
