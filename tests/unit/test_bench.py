@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "src"
 BENCHMARKS = sorted(path.name for path in ROOT.glob("bench/*.py"))
 
 
@@ -20,27 +20,9 @@ def imports_of(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def defines(module: str, name: str) -> bool:
-    folder = SOURCES.joinpath(*module.split("."))
-    if (folder / f"{name}.py").exists() or (folder / name).is_dir():
-        return True
-    path = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-    if not path.exists():
-        return False
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        match node:
-            case ast.ClassDef(name=found) | ast.FunctionDef(name=found):
-                names = {found}
-            case ast.AsyncFunctionDef(name=found):
-                names = {found}
-            case ast.Name(id=found, ctx=ast.Store()):
-                names = {found}
-            case ast.ImportFrom(names=aliases) | ast.Import(names=aliases):
-                names = {alias.asname or alias.name for alias in aliases}
-            case _:
-                continue
-        if name in names:
-            return True
-    return False
+    return hasattr(importlib.import_module(module), name) or (
+        importlib.util.find_spec(f"{module}.{name}") is not None
+    )
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)

@@ -32,45 +32,6 @@ def until_gone(pid: int, seconds: float = 20) -> bool:
     return False
 
 
-def test_the_server_asks_for_a_password(postgres_server: PostgresServer) -> None:
-    user, _, address = postgres_server.url.rpartition("@")
-    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        psycopg.connect(user.rpartition(":")[0] + ":wrong@" + address)
-    with pytest.raises(psycopg.OperationalError, match="no password supplied"):
-        psycopg.connect("postgresql://fairlead@" + address)
-
-
-@pytest.mark.usefixtures("postgres_server")  # skips the test without PostgreSQL
-def test_the_server_listens_on_the_loopback_only_with_fsync_and_not_as_root(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The servers of the other tests do not flush."""
-    monkeypatch.setattr(PostgresServer, "more_settings", {})
-    with PostgresServer() as server:
-        check_settings_and_owner(server)
-
-
-def check_settings_and_owner(postgres_server: PostgresServer) -> None:
-    with psycopg.connect(postgres_server.url) as connection:
-        names = (
-            "listen_addresses",
-            "fsync",
-            "synchronous_commit",
-            "max_connections",
-            "shared_buffers",
-        )
-        values = [
-            connection.execute("SELECT current_setting(%s)", (name,)).fetchone()[0]
-            for name in names
-        ]
-    assert values == ["127.0.0.1", "on", "on", "100", "256MB"]
-    assert postgres_server.pid is not None
-    owner = subprocess.run(
-        ["ps", "-o", "user=", "-p", str(postgres_server.pid)], capture_output=True, text=True
-    )
-    assert owner.stdout.strip() not in ("", "root")
-
-
 def test_the_error_about_a_missing_program_is_one_line_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
