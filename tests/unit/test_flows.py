@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.model import LaneKey, Level, Trigger, TriggerPath
+from fairlead.model import Level, Trigger, TriggerPath
 from tests.builders import trigger
 
 
@@ -66,10 +64,6 @@ class Counted(Limit):
 # order --------------------------------------------------------------------------------------------
 
 
-def waiting(lane: Lane) -> list[Trigger]:
-    return [t for column in lane.table._board.columns.values() for t in column.in_order()]
-
-
 def test_lent_triggers_are_the_next_of_their_keys_and_charge_them() -> None:
     lane = Lane(slots=1)
     for name in ("pay", "mail", "post"):
@@ -111,56 +105,9 @@ def test_a_full_limit_is_tried_once_however_many_keys_and_ordering_keys_wait_for
         assert len(running) == 2 and limit.tries == 2
 
 
-def test_a_busy_ordering_key_stops_no_other_task_of_its_name() -> None:
-    lane = Lane(("pay", Limit(50)))
-    lane.push("a", count=3, ordering_key="o")
-    lane.push("a", count=2)
-    first, *others = lane.take()
-    assert ids([first, *others]) == ["a1", "a4", "a5"]
-    held = lane.table.held_back([LaneKey("q", 0, 5)])[LaneKey("q", 0, 5)]
-    assert [ids(each.triggers) for each in held] == [["a2", "a3"]]
-    lane.end(first)
-    assert ids(lane.take()) == ["a2"]
-
-
-def test_triggers_held_back_are_in_the_order_in_which_they_would_run() -> None:
-    lane = Lane(("limited", Limit(1)))
-    lane.push("x", "limited")
-    lane.take()
-    lane.push("a", "limited", 3)
-    lane.push("b", "limited", 3)
-    lane.push("a", "pay")
-    lane.take()
-    [held] = lane.table.held_back([LaneKey("q", 0, 5)])[LaneKey("q", 0, 5)]
-    assert ids(held.triggers) == ["b5", "a2", "b6", "a3", "b7", "a4"]
-
-
 def test_granted_triggers_of_a_fair_queue_run_in_the_order_of_arrival() -> None:
     lane = Lane(slots=1)
     lane.push("a", count=2)
     grant = trigger("g", key="c", partition=1, path=TriggerPath.GRANT)
     lane.table.push(grant)
     assert lane.run(3) == ["g", "a1", "a2"]
-
-
-# memory -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["", "/a"])
-@pytest.mark.parametrize("is_removed", [False, True])
-def test_columns_of_keys_without_triggers_take_no_memory(is_removed: bool, path: str) -> None:
-    each = Limit(1, per="fairness_key")
-    lane = Lane(("pay", each), ("mail", each), slots=1)
-    for number in range(20):
-        key = f"tenant {number}{path}"
-        lane.push(key, "pay", 2)
-        lane.push(key, "mail")
-        lane.push(key, "mail", 2, ordering_key=key)
-    if is_removed:
-        [taken] = lane.take()
-        lane.table.remove(waiting(lane))
-        lane.end(taken)
-    else:
-        lane.run(100)
-    assert not len(lane.table) and not lane.take()
-    assert not lane.table._board.columns

@@ -49,25 +49,6 @@ def test_an_owner_grants_no_more_of_a_name_than_a_node_takes_of_it() -> None:
     assert [wants.choose(name) for name in names] == ["n", "n", None, "n", None, None]
 
 
-def test_a_grant_uses_up_a_want_and_its_copies() -> None:
-    wants = Wants()
-    for _ in range(2):
-        wants.on_want(want(1, 3, (*PAY, 9)), 0.0)
-        assert wants.choose(PAY) in ("n", None)
-        wants.used("n")
-    assert wants.are_met and wants.choose(PAY) is None
-    assert wants.on_want(want(2, 1, (*PAY, 9)), 0.0)
-    assert wants.choose(PAY) == "n"
-
-
-def test_a_late_want_and_a_message_without_a_want_change_nothing() -> None:
-    wants = Wants()
-    wants.on_want(want(2, 1, (*PAY, 9)), 0.0)
-    assert not wants.on_want(want(1, 5, (*PAY, 9)), 0.0)
-    assert not wants.on_want(want(0, 0), 0.0)
-    assert [wants.choose(PAY) for _ in range(2)] == ["n", None]
-
-
 def test_an_old_want_is_not_used() -> None:
     wants = Wants()
     wants.on_want(want(1, 10, (*PAY, 9)), 0.0)

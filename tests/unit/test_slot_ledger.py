@@ -65,15 +65,6 @@ def settle(slots: SlotLedger, one: Trigger) -> list[Hashable]:
     )
 
 
-def test_a_full_limit_cancels_the_slots_of_the_limits_before_it() -> None:
-    first, last = Limit(1), Limit(1)
-    slots = slot_ledger(first, last)
-    assert last.acquire(trigger("other"), 0) is None
-    assert slots.acquire(trigger(1), 0) == Full((last, None))
-    assert slots.room == 1000
-    assert first.acquire(trigger(2), 0) is None  # the first limit still has its slot
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from(NAMES), st.sampled_from(KEYS), st.booleans(), st.booleans()),
@@ -105,40 +96,6 @@ def test_after_all_releases_every_limit_is_empty(
         settle(slots, one)
     assert slots.room == 6 and tree.running() == {}
     assert [slots.acquire(trigger(n, "mail", f"k{n}"), 0) for n in range(4)] == [None] * 4
-
-
-def test_triggers_of_one_ordering_key_run_one_at_a_time_and_hold_back_only_their_own() -> None:
-    slots = slot_ledger()
-    a1, a2, b1 = (
-        trigger(1, ordering_key="a"),
-        trigger(2, "mail", ordering_key="a"),
-        trigger(3, ordering_key="b"),
-    )
-    assert slots.acquire(a1, 0) is None
-    stopped = slots.acquire(a2, 0)
-    assert stopped is not None and stopped.retry_at is None
-    assert slots.acquire(b1, 0) is None
-    assert slots.column(a1) == slots.column(b1)  # the key is no part of the column
-    assert (
-        slots.release(a1, 0) == [] and slots.acquire(a2, 0) is not None
-    )  # the end of the run is not stored yet
-    assert settle(slots, a1) == [stopped.limit]
-    assert slots.acquire(a2, 0) is None
-    assert slots.cancel(a2, 0) == [] and slots.acquire(b1, 0) is not None
-    assert settle(slots, a2) == [stopped.limit]
-
-
-def test_a_reservation_holds_an_ordering_key_for_one_task_only() -> None:
-    slots = slot_ledger()
-    a1, a2 = trigger(1, ordering_key="a"), trigger(2, "mail", ordering_key="a")
-    assert slots.acquire(a1, 0) is None
-    slots.release(a1, 0)
-    slots.reserve(OrderingKey("q", "a"), a1.id)  # the task failed and will be retried
-    assert slots.has_reservation(a1) and not slots.has_reservation(a2)
-    assert slots.acquire(a2, 0) is not None
-    assert slots.acquire(a1, 0) is None and slots.acquire(a1, 0) is not None  # only once
-    slots.release(a1, 0)
-    assert settle(slots, a1) and slots.acquire(a2, 0) is None
 
 
 def test_an_empty_ordering_key_is_a_key_unlike_none() -> None:

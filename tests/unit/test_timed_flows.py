@@ -14,7 +14,7 @@ from fairlead.core.fair.strides import STRIDE_SCALE
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limits import Limit
 from fairlead.core.limits.slot_ledger import SlotLedger
-from fairlead.model import LaneKey, Level, PartitionKey, Trigger
+from fairlead.model import LaneKey, Level, Trigger
 from tests.builders import trigger
 from tests.simulation.known_run_times import SECOND, Steady
 
@@ -96,16 +96,6 @@ def test_a_run_that_hangs_delays_its_key_by_a_bounded_amount() -> None:
     assert rank == MOST_OWED * STRIDE_SCALE
 
 
-def test_a_claim_that_fails_costs_nothing() -> None:
-    table = Table()
-    table.push("acme/a", "acme/b", "acme/a", "acme/b")
-    before = [found for _ in range(2) for found in table.take(1)]
-    for found in before:
-        table.table.ended(found, 0)
-    assert table.lane.flows["acme"].rank == 0
-    assert {member.rank for member in table.lane.flows["acme"].members.values()} == {0}
-
-
 def test_a_new_weight_divides_what_a_key_owes() -> None:
     table = Table()
     table.push("a", "a", "acme/x", "acme/x")
@@ -163,18 +153,6 @@ def test_a_second_trigger_that_is_refused_while_its_task_runs_makes_the_run_no_c
     assert flow.is_idle and not table.lane.runs
 
 
-def test_a_run_that_began_under_an_earlier_owner_costs_nothing() -> None:
-    table = Table()
-    table.push("a")
-    [found] = table.take(1)
-    table.table.drop([PartitionKey("q", 0)])
-    table.table.ended(found, 10 * SECOND)
-    table.push("a")
-    table.table.ended(found, 10 * SECOND)
-    assert table.lane.flows["a"].rank <= table.lane.time.now
-    assert not table.table.take(0, 1e6)[0]  # its time so far is charged to no flow
-
-
 @pytest.mark.parametrize("tenant", ["", "acme/"])
 def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(tenant: str) -> None:
     table = Table()
@@ -182,17 +160,6 @@ def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(tenant: st
         table.push(f"{tenant}k{n}", f"{tenant}k{n}")
         assert table.run(SECOND) == table.run(SECOND)
     assert table.lane.size < 3000
-
-
-def test_keys_with_current_runs_are_kept() -> None:
-    table = Table()
-    table.push(*(f"k{n}" for n in range(3000)))
-    runs = table.take(3000)
-    table.push(*(f"acme/k{n}" for n in range(3000)))
-    runs += table.take(3000)
-    for found in runs:
-        table.table.ended(found, SECOND)
-    assert not table.lane.runs
 
 
 def test_runs_that_ended_long_before_the_expected_time_take_bounded_memory() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
-from fairlead.core.limits.slot_ledger import OrderingKey, PolicyFailed, SlotLedger
-from fairlead.model import LaneKey, PartitionKey, Trigger, TriggerPath
+from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
+from fairlead.model import PartitionKey, Trigger
 from tests.builders import trigger
 from tests.tiers import examples
 
@@ -51,50 +51,7 @@ class Counted:
         return tries
 
 
-# order --------------------------------------------------------------------------------------------
-
-
-def test_the_last_triggers_of_a_lane_are_those_that_would_run_last() -> None:
-    table, _ = table_of(Limit(1))
-    replace = msgspec.structs.replace
-    for number in range(12):
-        table.push(
-            replace(
-                trigger(
-                    number, f"task{number % 3}", priority=5 - number % 2, queue=f"q{number // 6}"
-                ),
-                seq=100 + number,
-            )
-        )
-    table.push(trigger("granted", queue="q1", seq=1, path=TriggerPath.GRANT))
-    lanes = {LaneKey("q0", 0, 5): 2, LaneKey("q0", 0, 4): 2, LaneKey("q1", 0, 5): 9}
-    found = [each for lane, most in lanes.items() for each in table.last(lane, most)]
-    assert [each.id for each in found] == ["2", "4", "3", "5", "6", "8", "10"]
-    assert len(table) == 13
-    table.remove(found)
-    assert len(table) == 6
-
-
 # parking ------------------------------------------------------------------------------------------
-
-
-def test_a_parked_column_is_never_tried_until_its_limit_frees_a_slot() -> None:
-    counted = Counted(Limit(1))
-    table, slot_ledger = table_of(counted)
-    first = trigger(0)
-    table.push(first)
-    for n in range(1, 100):
-        table.push(trigger(n))
-    assert ids(table) == ["0"]
-    counted.tries.clear()
-    for n in range(50):
-        assert ids(table, now=n) == []
-        table.push(trigger(f"later{n}", seq=100 + n))
-        table.freed([("another", "limit")])
-    assert counted.tries_since() == 0
-    table.freed(slot_ledger.release(first, 0))
-    assert ids(table) == ["1"]
-    assert counted.tries_since() == 2  # tried the column that got the slot, and the next one
 
 
 def test_1000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_each_task() -> None:
@@ -111,58 +68,6 @@ def test_1000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_ea
         assert [t.id for t in taken] == [str(n)]
         running += taken
         assert counted.tries_since() <= 3
-
-
-def test_1000_tasks_under_two_slots_and_a_rate_all_run() -> None:
-    """Each task has its own name and runs for 3 seconds. With two slots and a rate of 0.5 a second, the
-    two limits are full alternately."""
-    slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
-    table, slot_ledger = table_of(slots, rate)
-    for n in range(1000):
-        table.push(trigger(n, f"name{n}"))
-    now, finished = 0.0, 0
-    running: list[tuple[float, Trigger]] = []
-    order = []
-    while finished < 1000:
-        taken, _ = table.take(500, now)
-        order += [t.id for t in taken]
-        running += [(now + 3.0, t) for t in taken]
-        retry_at = table.next_retry()
-        instants = [end for end, _ in running] + ([] if retry_at is None else [retry_at])
-        assert instants, f"finished {finished}, {len(table)} left, and no event will free a limit"
-        now = max(now, min(instants))
-        for end, one in [r for r in running if r[0] <= now]:
-            running.remove((end, one))
-            finished += 1
-            table.freed(slot_ledger.release(one, now))
-    assert order == [str(n) for n in range(1000)]
-    assert len(table) == 0
-    assert now <= 2.0 * 1000 + 3.0
-    assert slots.tries.total() <= 1000 * 10  # not all names are tried again
-
-
-# policies that raise ------------------------------------------------------------------------------
-
-
-def test_a_policy_that_raises_removes_its_own_trigger_and_takes_no_slot() -> None:
-    class Raises(Limit):
-        def acquire(self, trigger: Trigger, now: float) -> Full | None:
-            if trigger.fairness_key == "bad":
-                raise RuntimeError("boom")
-            return super().acquire(trigger, now)
-
-    table, slot_ledger = table_of(Raises(2), slots=3)
-    for n, key in enumerate(["good", "bad", "good", "bad", "good"]):
-        table.push(trigger(n, key=key))
-    taken, failed = table.take(99, 0)
-    assert [t.id for t in taken] == ["0", "2"]
-    assert [failure.trigger.id for failure in failed] == ["1"]
-    assert isinstance(failed[0], PolicyFailed) and str(failed[0].error) == "boom"
-    assert slot_ledger.room == 1
-    assert len(table) == 2
-    table.freed(slot_ledger.release(taken[0], 0))
-    taken, failed = table.take(99, 0)
-    assert [t.id for t in taken] == ["4"] and [failure.trigger.id for failure in failed] == ["3"]
 
 
 # pauses, revoked partitions, sizes ----------------------------------------------------------------
