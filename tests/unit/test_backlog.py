@@ -71,21 +71,6 @@ def level(one: Trigger) -> Level:
     return one.level
 
 
-# take and take back ---------------------------------------------------------------------------
-
-
-def test_a_key_that_arrives_comes_into_memory_although_its_virtual_time_is_read_already() -> None:
-    """Ranks, not levels, decide what runs, so the last trigger in memory may run first."""
-    backlog = backlog_of(3)
-    add(backlog, triggers("a1 a2 a3 a4 a5 a6"))
-    last = backlog.loaded()[-1]
-    backlog.take([last])
-    backlog.ack([last])
-    assert backlog.read_level == level(last)
-    backlog.add(triggers("x1"))
-    assert ids(land(backlog)[1].added) == "x1"
-
-
 # virtual time -------------------------------------------------------------------------------------
 
 
@@ -100,39 +85,6 @@ def test_a_few_triggers_that_a_limit_holds_back_do_not_hold_back_the_virtual_tim
     (held, x1) = backlog.loaded()[:1] + list(backlog.add(triggers("x1")).added)
     assert backlog.ack_level < level(held) and level(held).pass_ == FIRST_PASS
     assert 299 * STRIDE_SCALE <= level(x1).pass_ < 350 * STRIDE_SCALE
-
-
-def test_a_new_owner_continues_with_the_levels_of_the_previous_one() -> None:
-    before = backlog_of(3)
-    add(before, triggers("a1 a2 a3 b1"))
-    dispatch(before, 3)
-    after = backlog_of(2, before.record(), range_id=2)
-    after.add(triggers("a4 b2 c1"))
-    assert {one.id: level(one).pass_ for one in land(after)[0]} == {
-        "a4": FIRST_PASS + 3 * STRIDE_SCALE,
-        "b2": FIRST_PASS + 1 + STRIDE_SCALE,  # b began second
-        "c1": FIRST_PASS + STRIDE_SCALE,
-    }
-
-
-def test_a_new_owner_learns_levels_that_the_record_has_no_room_for() -> None:
-    before = backlog_of(10)
-    entries = add(before, [trigger(n, key=f"k{n % 1500}") for n in range(3000)])
-    after = backlog_of(10, before.record(), range_id=2)
-    assert not after.can_add
-    while (above := after.unknown_above) is not None:
-        after.learn([entry for entry in entries if level(entry) > above][:700], 700)
-    after.add([trigger(n, key=f"k{n}") for n in range(1500)])
-    passes = {one.fairness_key: level(one).pass_ for one in land(after)[0]}
-    assert passes == {f"k{n}": FIRST_PASS + n + 2 * STRIDE_SCALE for n in range(1500)}
-
-
-def test_a_new_key_does_not_wait_for_a_task_of_every_other_key() -> None:
-    backlog = backlog_of(100)
-    add(backlog, [trigger(n, key=f"k{n}") for n in range(5000)])
-    dispatch(backlog, 50)
-    backlog.add(triggers("x1"))
-    assert ids(land(backlog)[1].added) == "x1"
 
 
 # deletes and records ------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A lane that leaves triggers in their rows: what memory takes, and what is read apart."""
+"""A lane that leaves triggers in their rows: what memory takes, and its counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,15 +32,6 @@ def lane_of(capacity: int) -> KeyedLane:
 
 def rows(first: int, last: int, key: str = "a", name: str = "slow") -> list[Trigger]:
     return [trigger(seq, name, key) for seq in range(first, last + 1)]
-
-
-def apart(most: int, capacity: int = 20) -> tuple[KeyedLane, list[Trigger]]:
-    """Return a lane that reads a column apart, and its triggers in memory: the first of ten."""
-    core, came = lane_of(capacity), rows(1, 10)
-    core.came(came)
-    _, left = core.set_apart("slow", came, most)
-    core.remember((), [*left])
-    return core, came[:most]
 
 
 # what does not fit --------------------------------------------------------------------------------
@@ -78,83 +68,6 @@ def test_a_new_key_keeps_its_place_until_the_lane_opens() -> None:
     core.is_open = True
     [first], _ = table.take(1, 0.0)
     assert first.fairness_key == "new"
-
-
-# columns that are read apart ----------------------------------------------------------------------
-
-
-def test_a_column_read_apart_keeps_its_first_triggers_and_takes_no_room_from_others() -> None:
-    core, came = lane_of(8), rows(1, 10)
-    core.came(came)
-    gone, left = core.set_apart("slow", came, 4)
-    assert [*gone] == came[4:]
-    assert left == {Feed("a", "slow"): 4}
-    assert (core.held, core.size) == (0, 4)
-    assert len(core.keep(rows(11, 20, name="fast"))[0]) == core.most
-
-
-def test_a_column_read_apart_holds_no_more_than_its_quota() -> None:
-    core, held = apart(4)
-    core.left(held[:2])
-    kept, left = core.keep([*rows(5, 9), *rows(10, 11, "b"), *rows(12, 12, name="fast")])
-    assert [one.seq for one in kept] == [5, 6, 12]
-    assert left == {Feed("a", "slow"): 6, Feed("b", "slow"): 9}
-    assert (core.held, core.size) == (1, 5)
-
-
-def test_a_column_read_apart_asks_again_once_half_of_its_triggers_have_started() -> None:
-    core, held = apart(4)
-    core.left(held[:1])
-    assert not core.is_asking and not core.choose(1, 0)
-    core.left(held[1:2])
-    assert core.is_asking
-    assert core.choose(1, 0) == [(Feed("a", "slow"), 2)]
-    assert not core.is_asking and not core.choose(1, 2)
-
-
-def test_a_column_whose_triggers_have_all_started_may_hold_twice_as_many() -> None:
-    core, held = apart(4)
-    core.left(held)
-    assert core.choose(1, 0) == [(Feed("a", "slow"), 8)]
-    kept, _ = core.keep(rows(5, 20))
-    assert len(kept) == 8
-    core.remember((), [Feed("a", "slow")])
-    core.left(kept)
-    kept, _ = core.keep(rows(13, 40))
-    assert len(kept) == core.full == 15
-
-
-def test_a_column_whose_rows_are_read_is_no_longer_apart() -> None:
-    core, held = apart(4)
-    core.left(held[:3])
-    assert core.choose(1, 0)
-    core.keep(rows(5, 6))
-    assert (core.held, core.size) == (0, 3)
-    assert not core.choose(0, 0)
-    assert core.held == core.size == 3
-    kept, left = core.keep(rows(7, 25))
-    assert len(kept) == 19 and not left
-
-
-def test_nothing_is_read_apart_after_the_limits_have_changed() -> None:
-    core, held = apart(4)
-    core.columns_changed()
-    assert core.held == core.size == 4
-    kept, left = core.keep(rows(5, 9))
-    assert len(kept) == 5 and not left
-    core.left([*held, *kept])
-    core.remember((), [Feed("a")])
-    [(feed, most)] = core.choose(1, 0)
-    assert feed == Feed("a") and most > 0
-
-
-@pytest.mark.parametrize("key", ["a", "t/a"])
-def test_triggers_with_an_ordering_key_are_not_read_apart(key: str) -> None:
-    core, _ = apart(4)
-    ordered = [trigger(seq, "slow", key, ordering_key="o") for seq in range(20, 30)]
-    kept, left = core.keep(ordered)
-    assert [*kept] == ordered and not left
-    assert core.held == 10
 
 
 # counts -------------------------------------------------------------------------------------------
