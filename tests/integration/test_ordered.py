@@ -66,24 +66,6 @@ async def test_tasks_with_any_mix_of_ordering_keys_times_and_unique_keys_run_onc
         assert of_key == sorted(of_key, key=lambda name: "later" in name)
 
 
-@pytest.mark.smoke
-async def test_a_task_that_became_due_while_no_worker_ran_runs_once_right_after_a_start(
-    kit: Kit,
-) -> None:
-    async with running(kit.app) as node:
-        kit.submit("before")
-        await kit.runs.until("before")
-        await settled(kit.app, node, SOON)
-        kit.submit("due while down", at=kit.at(30))
-        while await kit.app.connections.log.lag("reminders"):
-            await asyncio.sleep(0.01)
-    kit.clock.ahead += 60
-    async with running(kit.app) as node:
-        await kit.runs.until("due while down")
-        await settled(kit.app, node, SOON)
-    assert kit.runs.names == ["before", "due while down"]
-
-
 async def test_a_task_submitted_again_with_the_same_key_runs_once_with_its_last_arguments(
     url: str,
 ) -> None:
@@ -413,6 +395,7 @@ async def test_a_submit_without_an_ordering_key_or_a_log_is_refused_with_the_rea
         remind.options(ordering_key="a").submit().result(timeout=SOON)
 
 
+@pytest.mark.smoke
 async def test_all_due_tasks_run_in_order_after_three_days_of_downtime(url: str) -> None:
     kit = open_app(url)
     async with running(kit.app):

@@ -290,44 +290,6 @@ async def test_a_lost_partition_still_tries_to_write_the_ends_of_its_runs_and_is
     assert len(bench.store.history) == 1
 
 
-async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_in_its_new_form(
-    bench: Bench,
-) -> None:
-    bench.begin()
-    first = bench.submit(id="u")
-    await bench.wait(1)
-    assert len(bench.table) == 1
-    again = task(
-        id_named("new"), payload=b"[]", ordering_key="a", unique_key="u", run_at=first.key.run_at
-    )
-    bench.log.append([Submit(again)])
-    bench.log.poke()
-    await bench.wait(1)
-    assert bench.start() == []
-    await bench.wait(1)
-    assert bench.start() == ["new"]
-
-
-async def test_a_partition_released_during_a_write_leaves_a_low_water_mark_below_the_written_tasks(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench.begin()
-    await bench.wait(1)
-    persist = bench.store.persist
-
-    async def never_returns(*rest: Any) -> Any:
-        await persist(*rest)
-        await asyncio.get_running_loop().create_future()
-
-    monkeypatch.setattr(bench.store, "persist", never_returns)
-    submitted = bench.submit(id="written")
-    await bench.wait(1)
-    bench.partition.trouble = "something new to keep"
-    await bench.release()
-    rows = bench.store.partitions[KEY]
-    assert submitted.key in rows.tasks and rows.record.low_water_mark < submitted.key
-
-
 async def test_a_long_move_to_the_history_does_not_hold_up_a_release(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,17 +428,6 @@ async def test_a_batch_refused_by_a_leaving_partition_is_received_again_if_the_p
     bench.partition.stay()
     await bench.wait(5)
     assert bench.start() == ["t"]
-
-
-async def test_entries_in_partitions_that_the_queue_no_longer_has_run_too(bench: Bench) -> None:
-    bench.begin()
-    for n in (3, 7):
-        late = task(id_named(f"t{n}"), ordering_key=f"k{n}", unique_key=f"t{n}", partition=n)
-        bench.log.append([Submit(late)])
-    while await bench.log.lag("q"):  # a thread passes them on, in real time
-        await bench.wait(1)
-    await bench.wait(5)
-    assert sorted(bench.start()) == ["t3", "t7"]
 
 
 async def test_batches_of_the_log_are_bounded_by_bytes_also_while_a_hundred_large_ones_wait(

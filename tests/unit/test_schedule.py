@@ -93,19 +93,6 @@ def started(stored: Stored, now: int, window: Window | None = None) -> Schedule:
 # small cases --------------------------------------------------------------------------------------
 
 
-def test_tasks_of_one_ordering_key_run_one_by_one_in_order_of_time_and_other_keys_meanwhile() -> (
-    None
-):
-    stored = Stored()
-    schedule = started(stored, 0)
-    stored.write(schedule, [task(2, "a"), task(1, "a"), task(1, "b")])
-    first = schedule.due(5)
-    assert [t.key for t in first] == [key(1, "a"), key(1, "b")]
-    assert schedule.due(5) == []
-    stored.end(schedule, first[0])
-    assert [t.key for t in schedule.due(5)] == [key(2, "a")]
-
-
 def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_first() -> None:
     stored = Stored()
     schedule = started(stored, 0)
@@ -127,17 +114,6 @@ def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_fir
     assert schedule.low_water_mark >= first and schedule.completed_ranges(100) == [], (
         "ranges below the low-water mark are not returned"
     )
-
-
-def test_a_task_that_waits_for_its_retry_holds_its_own_key_only() -> None:
-    stored = Stored()
-    schedule = started(stored, 0)
-    stored.write(schedule, [task(1), task(2), task(2, "b")])
-    (ran,) = [t for t in schedule.due(1) if t.key.ordering_key == "a"]
-    stored.end(schedule, ran, retry_at=50)
-    assert [t.key for t in schedule.due(49)] == [key(2, "b")]
-    (again,) = schedule.due(50)
-    assert (again.key, again.attempt, again.tries) == (key(1), 1, 1)
 
 
 def test_tasks_in_memory_are_also_counted_by_due_time() -> None:
@@ -270,15 +246,6 @@ def test_many_keys_that_wait_for_retries_keep_no_more_payloads_than_the_bytes_al
             assert len(schedule) <= 200
     assert set(runs.values()) == {6}
     assert most <= 4_000_000 + 200 * 1_100 + 1_000_000
-
-
-def test_the_low_water_mark_advances_with_each_end_also_among_tasks_of_the_same_time() -> None:
-    stored = Stored()
-    stored.write(None, [task(7, f"k{n:04}") for n in range(1000)])
-    schedule = started(stored, 10)
-    for ran in schedule.due(10)[:600]:
-        stored.end(schedule, ran)
-    assert schedule.low_water_mark == key(7, "k0599")
 
 
 # random events ------------------------------------------------------------------------------------
