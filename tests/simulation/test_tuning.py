@@ -82,19 +82,6 @@ def test_the_feedback_settles_within_twelve_rounds_without_overshoot(hours: int)
 
 
 @pytest.mark.nightly("a long run")
-def test_changes_inside_the_dead_band_publish_nothing() -> None:
-    """Run times swing by 5 % every two rounds for 200 rounds, and nothing is published after the
-    start."""
-
-    def swings(key: str, hour: float) -> float:
-        return RUNS[key] * (1.05 if (int(hour) // 2 + (key == "a")) % 2 else 0.95)
-
-    rounds = loop(swings, slots=2).run(200)
-    assert not any(round.published for round in rounds[SOON:])
-    assert all(farthest(round) < 0.2 for round in rounds[SOON:])
-
-
-@pytest.mark.nightly("a long run")
 def test_an_oscillating_load_is_followed_and_not_amplified() -> None:
     """Tasks of one key take up to twice as long by day, and another key has no tasks by night."""
 

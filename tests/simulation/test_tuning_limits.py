@@ -89,33 +89,6 @@ def test_a_limit_rises_while_other_keys_are_idle_and_comes_back() -> None:
     )
 
 
-@pytest.mark.nightly("a long run")
-def test_changes_inside_the_dead_band_publish_nothing() -> None:
-    """The demand of the others swings by a tenth every two hours, and after the start nothing is
-    published."""
-
-    def swings(hour: float) -> dict[str, Load]:
-        by = 1.1 if int(hour) // 2 % 2 else 0.9
-        return {
-            key: load if key == "long" else load._replace(asks=load.asks * by)
-            for key, load in CALM.items()
-        }
-
-    rounds = Loop(swings, FAST, SLOTS, weights=WEIGHTS).run(30)
-    assert not any(round.published for round in rounds[SOON:]) and rounds[-1].limits == {"long": 7}
-
-
-@pytest.mark.nightly("a long run")
-def test_limits_settle_together_with_weights_of_the_same_rounds() -> None:
-    """At first every key gets the same number of dispatches, so the other keys starve; weights and
-    limits then let them catch up."""
-    rounds = Loop(lambda hour: CALM, FAST, SLOTS).run(60)
-    last = rounds[40:]
-    assert settled(last) and last[0].limits.keys() == {"long"}
-    assert min(round.busy for round in last) > 0.95
-    assert max(mean(last, key) for key in ("a", "b", "c")) < 240
-
-
 def test_a_limit_that_starts_far_above_the_use_of_the_key_goes_down_and_stays() -> None:
     """The key holds 20 of 100 slots and finds them at once, and two are due to it beside a key that
     always waits. The first limits never delay it."""

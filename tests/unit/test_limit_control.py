@@ -178,14 +178,6 @@ def test_under_constant_measurements_limits_come_to_rest_and_never_turn_back(
         assert len({(m.guarded or math.inf) > (m.now or math.inf) for m in moves}) <= 1
 
 
-def test_a_limit_set_in_one_round_is_not_removed_in_the_next() -> None:
-    """Two slots of 16 are due to the key, headroom included, and it held three at most. A step from
-    16 gives it a limit of 13, which the key does not come near."""
-    found = {"long": Key(1.0, 1.0, had(3)), "short": Key(13.0, 1.0, had(13))}
-    moves = moves_until_rest(found, worked(16), 1, Guards(prior_tasks=1e-9))
-    assert [move.guarded for move in moves["long"]] == [13, 11, 9, 8, 7, 6, 5, 4, 3, 2]
-
-
 @pytest.mark.parametrize(
     ("peak", "unlimited", "limited"),
     [

@@ -31,7 +31,6 @@ from fairlead.supervisor.fleet import (
     Kill,
     Log,
     Start,
-    restart_delay,
 )
 from fairlead.supervisor.health import LIVE, LIVE_SECONDS, READY, NodeHealth, health_routes
 from fairlead.supervisor.http import Response, Routes, StatusServer
@@ -55,22 +54,7 @@ def running(workers: int, **options: Any) -> Fleet:
     return fleet
 
 
-# back-off -----------------------------------------------------------------------------------------
-
-
-def test_delays_double_up_to_the_longest() -> None:
-    assert [restart_delay(n) for n in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert restart_delay(10_000) == 30
-
-
 # restarts -----------------------------------------------------------------------------------------
-
-
-def test_a_worker_that_lived_long_is_started_again_at_once() -> None:
-    fleet = running(2)
-    assert orders(fleet.on_exit(1, 137, 100.0)) == []
-    assert fleet.next_due == 100.0
-    assert fleet.on_time(100.0) == [Start(3, 1)]
 
 
 def test_a_worker_that_ends_early_is_restarted_later_each_time() -> None:
@@ -98,13 +82,6 @@ def test_early_ends_in_a_row_end_the_supervisor_when_no_worker_is_ready(
         now = fleet.next_due
         (start,) = fleet.on_time(now)
     assert orders(fleet.on_exit(start.child, code, now + seconds)) == [End(code)]
-
-
-def test_a_usage_error_at_the_first_start_ends_the_supervisor_at_once() -> None:
-    fleet = Fleet(2)
-    fleet.start(0.0)
-    assert orders(fleet.on_exit(1, 2, 0.1)) == [Drain(2)]
-    assert orders(fleet.on_exit(2, 0, 0.2)) == [End(2)]
 
 
 def test_after_a_worker_was_ready_a_usage_error_is_tried_again() -> None:
