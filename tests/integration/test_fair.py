@@ -8,7 +8,6 @@ import random
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import pytest
 
@@ -546,30 +545,6 @@ async def test_stored_levels_do_not_share_run_time(sqlite_url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"queue 'q' has cost='runtime'.*leave backlog="):
         app.node()
     app.close()
-
-
-async def test_tasks_of_a_former_owner_are_taken_over_in_order_and_none_is_lost(
-    app: App, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first owner crashes: it saves nothing at its end."""
-    store_all(monkeypatch, app)
-    ran, push = recorder(app)
-    push("a" * 600)
-    push("b" * 50)
-    first = app.node(concurrency=1, look_ahead=25, lease_seconds=1.0)
-    task = asyncio.create_task(first.run())
-    async with asyncio.timeout(SOON):
-        while len(ran) < 300:
-            await asyncio.sleep(0.01)
-    task.cancel()
-    with suppress(asyncio.CancelledError, ExceptionGroup):
-        await task
-    assert ran[: 2 * 50].count("b") == 50
-    async with running(app, concurrency=50, look_ahead=25, lease_seconds=1.0) as node:
-        await settled(app, node)
-    counts = Counter(ran)
-    assert counts["b"] == 50  # all tasks of b had been completed before the crash
-    assert 600 <= counts["a"] <= 700  # runs whose end was not stored yet run again
 
 
 async def test_a_task_costs_four_row_operations_and_two_more_if_it_is_stored_in_the_backlog(

@@ -9,7 +9,6 @@ import pytest
 import fairlead
 from fairlead import (
     App,
-    Delays,
     Exponential,
     Fixed,
     NoRetry,
@@ -76,17 +75,6 @@ async def test_a_snoozed_run_spends_no_try(app: App) -> None:
     await drain(app)
     assert seen == [(1, 1), (2, 1), (3, 1)]
     assert outcomes(app, handle) == ["snoozed", "snoozed", "done"]
-
-
-async def test_only_the_named_errors_are_retried(app: App) -> None:
-    @app.task(retry=Delays([0, 0], on=(ConnectionError,)))
-    async def pay(kind: str) -> None:
-        raise (ConnectionResetError if kind == "net" else ValueError)("no")
-
-    net, bug = pay.submit(kind="net"), pay.submit(kind="bug")
-    await drain(app)
-    assert outcomes(app, net) == ["retried", "retried", "failed"]
-    assert outcomes(app, bug) == ["failed"]
 
 
 async def test_a_policy_that_raises_fails_its_own_tasks_only(app: App) -> None:

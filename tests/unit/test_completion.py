@@ -106,33 +106,6 @@ class Picky:
         return Completed([], None)
 
 
-@pytest.mark.parametrize(
-    "error", [RuntimeError("no changes before Monday"), BatchTooLarge("raise temp_file_limit")]
-)
-async def test_an_end_that_the_store_refuses_alone_is_deferred_and_all_others_are_written(
-    error: Exception,
-) -> None:
-    clock, store, events = VirtualClock(), Picky({"417": error}), Events()
-    completion = completion_with(store, clock, 1000, events=events)
-    async with serving(completion):
-        await clock.run(lambda: len(store.written) == 999, 1)
-        assert sorted(store.written) == sorted({f"{n}" for n in range(1000)} - {"417"})
-        assert store.calls <= 40
-        assert events.deferred == ["417"] and completion.unwritten == 1
-        for n in range(1000, 2000):
-            add(completion, f"{n}")
-        await clock.run(lambda: len(store.written) == 1999, 1)
-        await clock.run(lambda: False, 300)
-        assert store.calls <= 500  # with pauses
-        assert {(each.kind, each.subject) for each in events.incidents} == {
-            ("write_refused", "417")
-        }
-        store.refuses.clear()
-        assert await clock.run(lambda: "417" in store.written, 2)
-    assert len(store.written) == len(set(store.written)) == 2000
-    assert "417" in events.settled and completion.unwritten == 0
-
-
 async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> None:
     """A trigger of the user may hang, until the server's time limit ends each try."""
     clock, events = VirtualClock(), Events()
