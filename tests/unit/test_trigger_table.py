@@ -14,7 +14,7 @@ from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.limit_tree import LimitTree
 from fairlead.core.limits.limits import ConcurrencyPolicy, Full, Limit, RateLimit
 from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
-from fairlead.model import PartitionKey, Trigger
+from fairlead.model import LaneKey, PartitionKey, Trigger
 from tests.builders import trigger
 from tests.tiers import examples
 

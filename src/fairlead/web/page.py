@@ -102,8 +102,8 @@ class Page:
         return self.shared((key, facts.at), lambda: read(facts), seconds)
 
     def wait(self, reading: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine, such as that of `queue_view`. For handlers that are plain
-        functions."""
+        """Return the result of a coroutine, such as that of `queue_view`, in a handler that is a
+        plain function."""
         return self.parts.read_loop.wait_for(reading)
 
     def has(self, route: str) -> bool:
