@@ -496,6 +496,7 @@ class App:
         Raises UnknownQueue for a queue that is not declared, NotSupported if the store
         cannot do what a task declares, ConfigurationError for bad values.
         """
+        from fairlead.backends.sql.periodic import PeriodicStore
         from fairlead.engine.context import NodePorts, Served
         from fairlead.engine.membership import name_of
         from fairlead.engine.node import Node
@@ -561,7 +562,7 @@ class App:
                 node_settings.name,
                 group,
                 connections.sql_store.database,
-                connections.sql_store.periodics,
+                PeriodicStore(connections.sql_store),
                 self.submitter,
                 self.clock,
                 patience,

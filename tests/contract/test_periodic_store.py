@@ -1,4 +1,4 @@
-"""Promises of `fairlead.ports.periodic_store.PeriodicStore`, for each store."""
+"""Promises of `fairlead.backends.sql.periodic.PeriodicStore`, for each store."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from fairlead import App
-from fairlead.model import NewTask
-from fairlead.ports.periodic_store import (
+from fairlead.backends.sql.periodic import (
     Advance,
     PeriodicDeclaration,
     PeriodicRecord,
     PeriodicStore,
 )
+from fairlead.model import NewTask
 from fairlead.ports.sql_store import SqlStore
 from fairlead.testing.contract.tasks import NOW, make
 from tests.conftest import url_of
@@ -41,7 +41,7 @@ def tasks(app: App) -> SqlStore:
 
 @pytest.fixture
 def store(tasks: SqlStore) -> PeriodicStore:
-    return tasks.periodics
+    return PeriodicStore(tasks)
 
 
 def run(tasks: SqlStore, steps: Any) -> Any:
@@ -49,14 +49,14 @@ def run(tasks: SqlStore, steps: Any) -> Any:
 
 
 def only(tasks: SqlStore) -> PeriodicRecord:
-    (record,) = run(tasks, tasks.periodics.records())
+    (record,) = run(tasks, PeriodicStore(tasks).records())
     return record
 
 
 def registered(
     tasks: SqlStore, declared: PeriodicDeclaration = NIGHTLY, now: int = NOW
 ) -> PeriodicRecord:
-    run(tasks, tasks.periodics.register([declared], "node", now))
+    run(tasks, PeriodicStore(tasks).register([declared], "node", now))
     return only(tasks)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead import App, NoRetry
+from fairlead.backends.sql.periodic import PeriodicStore
 from fairlead.backends.sqlite.task_store import SqliteTaskStore
 from fairlead.clock import MICROS, SystemClock, to_datetime
 from fairlead.core.policies.catch_up import LATE_SECONDS
@@ -283,7 +284,7 @@ def part_of(app: App, node: str, submitter: Any = None, patience: float = 0.0) -
     store = app.store
     submitter = submitter or app.submitter
     return PeriodicTasks(
-        node, app.periodics, store.database, store.periodics, submitter, app.clock, patience
+        node, app.periodics, store.database, PeriodicStore(store), submitter, app.clock, patience
     )
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from fairlead import App, Fixed
+from fairlead.backends.sql.periodic import Advance
 from fairlead.clock import MICROS, to_datetime
 from fairlead.declare.current import current_task
 from fairlead.declare.task import Draft
 from fairlead.engine.periodic import PeriodicTasks
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.periodic_store import Advance
 from fairlead.ports.task_log import Submit
 from fairlead.submit.ordered import LOG_PATIENCE
 from fairlead.testing import running

@@ -16,6 +16,7 @@ from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.coordinator import DatabaseCoordinator
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import migrate
+from fairlead.backends.sql.periodic import PeriodicDeclaration, PeriodicStore
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.model import (
     LaneKey,
@@ -28,7 +29,6 @@ from fairlead.model import (
     TaskKey,
 )
 from fairlead.model.history import Position
-from fairlead.ports.periodic_store import PeriodicDeclaration
 from fairlead.ports.task_log import MOST_BYTES, Submit
 from fairlead.testing.contract.tasks import FACTS, NOW, SECOND, make
 from tests.contract.test_schedule_store import ended
@@ -128,11 +128,11 @@ def test_two_nodes_that_register_a_periodic_task_at_the_same_time_share_one_reco
     store: PostgresTaskStore,
 ) -> None:
     one = PeriodicDeclaration("one", "one", "mail", "* * * * *", "UTC", "last")
-    register = store.periodics.register
+    register = PeriodicStore(store).register
     beside_an_open_transaction(
         store.database, register([one], "first", NOW), register([one], "second", NOW)
     )
-    (record,) = store.database.run(store.periodics.records())
+    (record,) = store.database.run(PeriodicStore(store).records())
     assert (record.declared_by, record.version) == ("second", 2)
 
 

@@ -10,6 +10,12 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
+from fairlead.backends.sql.periodic import (
+    Advance,
+    PeriodicDeclaration,
+    PeriodicRecord,
+    PeriodicStore,
+)
 from fairlead.clock import MICROS, Clock, to_datetime, to_micros
 from fairlead.core.policies.catch_up import LATE_SECONDS, MOST_CAUGHT_UP, CatchUp
 from fairlead.declare.periodic import CronTimes, Periodic, cron_times
@@ -17,12 +23,6 @@ from fairlead.declare.task import Draft
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.poller import Poller
 from fairlead.errors import StoreUnavailable
-from fairlead.ports.periodic_store import (
-    Advance,
-    PeriodicDeclaration,
-    PeriodicRecord,
-    PeriodicStore,
-)
 from fairlead.ports.statements import Database
 
 log = logging.getLogger("fairlead.periodic")

@@ -166,7 +166,7 @@ def read_facts(context: OperateContext) -> Facts:
     store, reads = context.sql_store, context.reads
     read = store.database.read_now
     kinds = [kind for kind in IncidentKind if kind is not IncidentKind.ERROR]
-    at = read(store.periodics.clock(context.clock.now()))
+    at = read(store.shared_clock(context.clock.now()))
     open_since = at - round(INCIDENT_ENDS * MICROS)
     return Facts(
         at=at,

@@ -87,7 +87,7 @@ def _read_clock(context: OperateContext) -> int:
     """Return the time of the store; that of this process for a store without periodic tasks."""
     now = context.clock.now()
     try:
-        clock = context.sql_store.periodics.clock
+        clock = context.sql_store.shared_clock
     except NotSupported:
         return now
     at: int = context.store.database.read_now(clock(now))

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from fairlead.backends.sql.periodic import PeriodicRecord, PeriodicStore
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.core import values
 from fairlead.declare.handle import TaskHandle
@@ -16,7 +17,6 @@ from fairlead.operate.changes import A_PERSON
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
 from fairlead.operate.store.audit import AuditOutcome
-from fairlead.ports.periodic_store import PeriodicRecord
 
 UNDECLARED_SECONDS = 180.0
 """Seconds without a declaration after which a periodic task counts as declared by no worker. A
@@ -39,7 +39,7 @@ class PeriodicManagement:
 
     def __init__(self, context: OperateContext) -> None:
         self._context = context
-        self._store = context.sql_store.periodics
+        self._store = PeriodicStore(context.sql_store)
         self._database = context.store.database
         self._recorder = Recorder(context)
 

@@ -10,7 +10,6 @@ from fairlead.model import AttemptRecord, Finish, State, TaskRecord
 from fairlead.model.run_notes import Progress, ProgressReport, RunNotes
 from fairlead.ports.cluster import Cluster
 from fairlead.ports.notification import Notification
-from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import SqlDatabase, Statement, Steps
 from fairlead.ports.task_records import (
     KeyLoad,
@@ -35,10 +34,6 @@ class SqlStore(TaskStore, Cluster, Protocol):
     def keeps_levels(self) -> bool:
         """Whether the application keeps the levels of fair queues in this database, so that the
         store makes and checks their tables."""
-
-    @property
-    def periodics(self) -> PeriodicStore:
-        """Periodic tasks of all applications on this store."""
 
     @property
     def sql(self) -> Mapping[str, str]:

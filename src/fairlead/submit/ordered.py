@@ -8,6 +8,7 @@ from collections import ChainMap
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+from fairlead.backends.sql.periodic import Advance, PeriodicStore
 from fairlead.declare.handle import OrderedHandle, TaskHandle
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.task import Draft, encode
@@ -16,7 +17,6 @@ from fairlead.model import ScheduledTask
 from fairlead.ordered.accept import Acceptance
 from fairlead.ordered.layout import LAYOUT_SECONDS, other_layout
 from fairlead.ports.notification import Notification
-from fairlead.ports.periodic_store import Advance
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_log import Submit, TaskLog
 from fairlead.ports.task_records import TaskFilter
@@ -139,7 +139,7 @@ class OrderedSubmission:
         if the record has changed."""
         if advance is not None:
             store = self._context.connector.sql_store
-            if (yield from store.periodics.submission(advance, [])) is None:
+            if (yield from PeriodicStore(store).submission(advance, [])) is None:
                 return False
         if log.joins_transactions:
             yield from log.appending(entries)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from fairlead.backends.sql.periodic import Advance, PeriodicStore
 from fairlead.core.fair.stored_order import stored_order
 from fairlead.declare.handle import TaskHandle
 from fairlead.declare.handler import entered, overridden
 from fairlead.declare.task import Draft, Submission, encode, joined_connection
 from fairlead.model import NewTask, Submitted
 from fairlead.ports.notification import Notification, joined
-from fairlead.ports.periodic_store import Advance
 from fairlead.ports.statements import Steps
 from fairlead.submit.context import SubmitContext
 from fairlead.submit.ordered import OrderedSubmission
@@ -55,7 +55,7 @@ class Submitter:
         neither. Return False if the record has changed."""
         if not drafts:
             store = self._context.connector.sql_store
-            steps = store.periodics.submission(advance, [])
+            steps = PeriodicStore(store).submission(advance, [])
             return (await ON_LOOP.write(store.database, steps)) is not None
         handles = await self._submit(drafts, ON_LOOP, advance)
         for earlier in [each.id for each in handles if not each.is_new]:
@@ -118,7 +118,7 @@ class Submitter:
             if advance is None:
                 steps = store.submission(tasks)
             else:
-                steps = connector.sql_store.periodics.submission(advance, tasks)
+                steps = PeriodicStore(connector.sql_store).submission(advance, tasks)
             written = await writer.write(store.database, steps, connection)
             if written is None:
                 return []

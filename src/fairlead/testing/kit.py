@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar, cast
 
 from fairlead.app import App
+from fairlead.backends.sql.periodic import PeriodicStore
 from fairlead.clock import MICROS, to_datetime
 from fairlead.config import Settings
 from fairlead.connector import Connector
@@ -22,7 +23,6 @@ from fairlead.engine.periodic import PeriodicTasks
 from fairlead.errors import ConfigurationError
 from fairlead.model import NewTask, State
 from fairlead.ports.observer import Observer
-from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskFilter
 from fairlead.testing.clock import TravelClock
@@ -296,7 +296,7 @@ class Kit:
         if not app.periodics:
             return
         store = app.sql_store
-        clocked = cast(PeriodicStore, _OwnTime(store.periodics))
+        clocked = cast(PeriodicStore, _OwnTime(PeriodicStore(store)))
         for group, _ in app.submitter.ordered.groups(app.periodics):
             await PeriodicTasks(
                 NODE, group, store.database, clocked, app.submitter, self.clock

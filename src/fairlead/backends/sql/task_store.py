@@ -14,7 +14,6 @@ import msgspec
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.migrate import check, migrate
-from fairlead.backends.sql.periodic import SqlPeriodics
 from fairlead.backends.sql.rows import (
     NODE_LOST,
     batch,
@@ -50,7 +49,6 @@ from fairlead.ports.cluster import (
     SettingsMark,
 )
 from fairlead.ports.notification import Lane, Notification
-from fairlead.ports.periodic_store import PeriodicStore
 from fairlead.ports.run_history import RunHistory
 from fairlead.ports.sql_store import SqlStore
 from fairlead.ports.statements import Many, Row, SqlDatabase, Steps
@@ -93,10 +91,6 @@ class SqlTaskStore(SqlTaskRecords):
 
     def migrate(self) -> list[str]:
         return migrate(self.database, levels=self.keeps_levels)
-
-    @property
-    def periodics(self) -> PeriodicStore:
-        return SqlPeriodics(self)
 
     runs: RunHistory | None = None  # the history of all tasks has them
 
