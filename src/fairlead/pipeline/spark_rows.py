@@ -18,15 +18,9 @@ from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.layout import LAST_US
 
 
-def columns_of(table: Table, rows: DataFrame) -> DataFrame:
-    """Return stored rows with the table's columns; columns added later are null."""
-    kept = set(rows.columns)
-    return rows.select(
-        *[
-            (F.col(c.name) if c.name in kept else F.lit(None)).cast(c.type).alias(c.name)
-            for c in table.columns
-        ]
-    )
+def typed(table: Table, rows: DataFrame) -> DataFrame:
+    """Return stored rows with the table's types, because Iceberg has no small integers."""
+    return rows.select(*[F.col(c.name).cast(c.type).alias(c.name) for c in table.columns])
 
 
 def placed(table: Table, rows: DataFrame, parts: Collection[str] | None) -> DataFrame:

@@ -16,7 +16,7 @@ from fairlead.clock import Clock
 from fairlead.pipeline.errors import BrokenLake, java_cause
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.spark_rows import columns_of, during, placed
+from fairlead.pipeline.spark_rows import during, placed, typed
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
@@ -102,7 +102,7 @@ class WarehouseTables:
         if snapshot is None:
             return self._spark.createDataFrame(table.arrow().empty_table(), table.spark())
         rows = self._spark.read.option("versionAsOf", snapshot).table(self.name_of(table))
-        return columns_of(table, rows.where(during(table, parts)))
+        return typed(table, rows.where(during(table, parts)))
 
     def clear(self, table: Table, parts: Collection[str] | None = None) -> None:
         """Remove the rows of partitions, of all by default; without a commit if there are none."""

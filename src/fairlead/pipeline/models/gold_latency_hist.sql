@@ -7,7 +7,7 @@
 --   hour         timestamp hour that contains finished_at
 --   queue        string    queue of the attempts
 --   name         string    name of the tasks
---   fairness_key string    '*' for all keys together; old rows may be of one key
+--   fairness_key string    '*' for all keys together
 --   measure      string    pickup (ready to started), run (started to finished), e2e (submitted to
 --                          finished, for the attempt that made the task DONE) or retry_delay (due
 --                          to started, for runs after the first)
