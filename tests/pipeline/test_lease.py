@@ -70,7 +70,7 @@ def ran(*arguments: str, code: int = 0) -> str:
 
 
 @both_catalogs
-@pytest.mark.parametrize("command", [["build"], ["erase", "acme"], ["restore"]])
+@pytest.mark.parametrize("command", [["build"], ["erase", "acme", "--yes"], ["restore"]])
 def test_a_second_process_names_the_first_one_in_one_line(
     lake: Warehouse, command: list[str]
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_builder_that_was_killed_blocks_nobody(lake: Warehouse) -> None:
     with builder(lake) as first:
         first.send_signal(signal.SIGKILL)
         first.wait()
-        assert "bronze.attempts" in ran("erase", "acme")
+        assert "bronze.attempts" in ran("erase", "acme", "--yes")
 
 
 def test_a_dry_run_and_a_compaction_need_no_lease(lake: Warehouse) -> None:

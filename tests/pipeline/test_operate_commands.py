@@ -41,10 +41,11 @@ def ran(*arguments: str, code: int = 0) -> str:
 
 def test_erase_prints_its_changes_and_a_dry_run_the_planned_ones(lake: Warehouse) -> None:
     assert "nothing was changed" in ran("erase", "acme", "--dry-run")
-    result = json.loads(ran("erase", "acme", "--json"))
+    assert "then add --yes" in ran("erase", "acme", code=2)
+    result = json.loads(ran("erase", "acme", "--json", "--yes"))
     assert result["rows"]["bronze.attempts"] == 1 and result["left"] == {}
     assert "acme" not in json.dumps(result)
-    assert "bronze" not in ran("erase", "acme")
+    assert "bronze" not in ran("erase", "acme", "--yes")
     assert "again" in ran("erase", "acme", "--readmit")
     assert "was not erased from this lake" in ran("erase", "acme", "--readmit", code=2)
 
@@ -53,7 +54,7 @@ def test_an_erasure_after_which_a_query_finds_the_key_is_an_error(
     lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairlead.pipeline.jobs.erase._delete", lambda *_: None)
-    assert "bronze.attempts" in ran("erase", "acme", code=1)
+    assert "bronze.attempts" in ran("erase", "acme", "--yes", code=1)
 
 
 def test_incidents_are_printed_as_a_table_or_json(lake: Warehouse) -> None:
@@ -88,7 +89,9 @@ def test_a_name_that_is_too_long_for_the_file_system_is_one_line(
         assert f"lake {long}: {long}/catalog.db: File name too long; give a folder" in printed
     catalog = f"sqlite:///{long}"
     assert f"{long}: File name too long" in ran("sql", "select 1", "--catalog", catalog, code=2)
-    assert f"{long}: File name too long" in ran("erase", "acme", "--catalog", catalog, code=2)
+    assert f"{long}: File name too long" in ran(
+        "erase", "acme", "--yes", "--catalog", catalog, code=2
+    )
     for out in (long, long / "report.html"):
         assert f"--out {out}: " in ran("report", "--out", str(out), code=2)
 
@@ -99,7 +102,11 @@ def test_a_copy_of_a_lake_is_refused_and_leaves_the_lake_as_it_was(
     old, new, link = tmp_path / "lake", tmp_path / "fairlead" / "copy", tmp_path / "link"
     shutil.copytree(old, new)
     before = sorted(old.rglob("*"))
-    for command in (["status"], ["sql", "select 1 from bronze.attempts"], ["erase", "acme"]):
+    for command in (
+        ["status"],
+        ["sql", "select 1 from bronze.attempts"],
+        ["erase", "acme", "--yes"],
+    ):
         (line,) = ran(*command, "--lake", str(new), code=1).splitlines()
         assert f"{new} was moved or copied, and its files name {old}" in line
         assert "run `fairlead pipeline restore`" in line
@@ -127,7 +134,7 @@ def test_an_error_of_spark_is_one_line_with_its_first_cause(
 
 
 def test_the_error_about_wrong_use_is_one_line(lake: Warehouse) -> None:
-    assert "name the key" in ran("erase", "", code=2)
+    assert "name the key" in ran("erase", "", "--yes", code=2)
     assert "--keep-days" in ran("maintain", "--keep-days", "1000000", code=2)
     assert "instant 'monday'" in ran("incidents", "--since", "monday", code=2)
 

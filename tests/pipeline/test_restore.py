@@ -90,7 +90,13 @@ def test_a_lost_catalog_is_an_error_and_restore_brings_all_tables_back(kit: Kit)
     before, rows, identity = files(kit.folder), kit.ids(), kit.lake.identity
     (kit.folder / "lake" / "catalog.db").unlink()
     kit.clean()
-    for command in (("ingest",), ("check",), ("maintain",), ("status",), ("erase", "acme")):
+    for command in (
+        ("ingest",),
+        ("check",),
+        ("maintain",),
+        ("status",),
+        ("erase", "acme", "--yes"),
+    ):
         assert "fairlead pipeline restore" in kit.run(*command, code=1)
     assert files(kit.folder) == before
     assert "bronze.attempts" in kit.run("restore")

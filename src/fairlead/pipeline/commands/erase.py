@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fairlead.cli.options import Json
-from fairlead.cli.output import WORK_FAILED, as_json, as_table, say, say_error
+from fairlead.cli.output import WORK_FAILED, as_json, as_table, ask, say, say_error
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.errors import ConfigurationError
@@ -27,6 +27,7 @@ class EraseOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the rows of the key, and change nothing.")
     ] = False
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before rows are removed.")] = False
     json: Json = False
 
 
@@ -50,6 +51,9 @@ def erase(options: EraseOptions) -> None:
                 )
             say("later exports may contain this key again")
             return
+        if not (options.dry_run or options.yes):
+            what = f"all rows of the key {options.key!r} would be removed for good"
+            ask(what, "count them with --dry-run, then add --yes")
         with watching("erasing"):
             done = job.erase(lake, options.key, SYSTEM_CLOCK, options.dry_run)
     if options.json:
