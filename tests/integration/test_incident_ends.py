@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from fairlead.testing.contract.task_store import in_error
 
 from fairlead import App
 from fairlead.clock import MICROS
@@ -16,6 +15,7 @@ from fairlead.operate.incidents import latest_incidents
 from fairlead.operate.summary import Attention, summary
 from fairlead.pipeline.incidents.detector import Observation, Rules
 from fairlead.pipeline.watcher import Watcher
+from fairlead.testing.contract.tasks import in_error
 
 pytestmark = pytest.mark.stores
 
@@ -87,7 +87,7 @@ async def test_one_cause_is_one_line(app: App) -> None:
 
 
 async def test_tasks_in_error_are_grouped_by_name_and_type_of_error(app: App) -> None:
-    await in_error(app.store, 3)
+    await in_error(app.sql_store, 3)
     [line] = await attention(app)
     assert line.number is not None and line.number.number == 3
     assert line.name is not None and line.error_type is not None

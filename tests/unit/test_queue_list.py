@@ -11,10 +11,11 @@ from fairlead.operate.doctor.checks.queues import QUEUE_CHECKS
 from fairlead.operate.doctor.finding import Finding
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.facts import MOST_ERRORS, Facts
-from fairlead.operate.queues import queue_statuses
+from fairlead.operate.numbers import Estimate
+from fairlead.operate.summary import queue_numbers
 from fairlead.ports.cluster import QueueSettings
-from fairlead.ports.task_records import QueueStatus
 
+NONE = Estimate(0)
 FACTS = Facts(
     at=1_000_000_000,
     settings={"idle": QueueSettings(2, True, 1), "mail": QueueSettings(4, False, 1)},
@@ -36,16 +37,17 @@ FACTS = Facts(
 
 
 def test_all_tasks_are_counted_in_a_small_table() -> None:
-    assert queue_statuses(FACTS) == [
-        QueueStatus("idle", 2, True, 0, 0, 0, 0, None),
-        QueueStatus("mail", 4, False, 2, 4, 0, 1, 800_000_000),
-    ]
+    idle, mail = queue_numbers(FACTS)
+    assert (idle.queue, idle.partitions, idle.is_paused, idle.backlog) == ("idle", 2, True, NONE)
+    assert (mail.queue, mail.partitions, mail.is_paused) == ("mail", 4, False)
+    assert (mail.waiting.number, mail.backlog.number, mail.processing) == (2, 4, NONE)
+    assert (mail.errors.number, mail.oldest_ready_at) == (1, 800_000_000)
 
 
 def test_a_sample_makes_estimates_but_errors_are_counted() -> None:
     sample = replace(FACTS, backlog=FACTS.backlog._replace(factor=50.5), errors=FACTS.errors * 7)
-    mail = queue_statuses(sample)[1]
-    assert (mail.submitted, mail.waiting, mail.error) == (202, 101, 7)
+    mail = queue_numbers(sample)[1]
+    assert (mail.backlog.number, mail.waiting.number, mail.errors.number) == (202, 101, 7)
     assert not sample.are_errors_cut
     assert replace(FACTS, errors=FACTS.errors * MOST_ERRORS).are_errors_cut
 
@@ -58,7 +60,7 @@ async def unserved(facts: Facts, app: App) -> Finding:
         sql=None,
         leases={},
         channel=None,
-        queues=queue_statuses(facts),
+        queues=queue_numbers(facts),
         nodes=[],
         silent=frozenset(),
         facts=facts,

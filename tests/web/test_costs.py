@@ -13,7 +13,7 @@ from fairlead import App
 from fairlead.backends.sqlite.database import SqliteDatabase
 from fairlead.operate.doctor import examine
 from fairlead.operate.facts import read_facts
-from fairlead.operate.queues import queue_statuses
+from fairlead.operate.summary import queue_numbers
 from fairlead.web import Access
 from tests.web.browsing import Browser, with_access
 
@@ -75,7 +75,15 @@ async def test_no_screen_counts_every_task(app: App, monkeypatch: pytest.MonkeyP
 
 async def test_queues_of_the_facts_are_those_that_are_counted(app: App) -> None:
     facts = read_facts(app.operate_context)
-    assert queue_statuses(facts) == app.management.queues() and not facts.is_sample
+    found = [
+        (each.queue, each.backlog.number, each.waiting.number, each.processing.number)
+        for each in queue_numbers(facts)
+    ]
+    counted = app.management.queues()
+    assert found == [
+        (each.queue, each.submitted, each.waiting, each.processing) for each in counted
+    ]
+    assert not facts.is_sample
 
 
 async def test_the_doctor_finds_the_same_in_the_facts(app: App) -> None:

@@ -18,7 +18,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*given: Any, **named: Any) -> Any:
         raise error
 
-    monkeypatch.setattr("fairlead.web.pages.queues.queue_statuses", fail)
+    monkeypatch.setattr("fairlead.web.pages.queues.queue_numbers", fail)
 
 
 async def test_a_defect_is_a_page_with_an_id_that_the_log_has(

@@ -1,11 +1,10 @@
-"""All queues with their tasks by state, without counting a big table."""
+"""All queues with their counted tasks."""
 
 from __future__ import annotations
 
 from fairlead.operate.context import OperateContext
-from fairlead.operate.facts import Facts
 from fairlead.operate.filters import Counted
-from fairlead.operate.numbers import Estimate, Sums, Waits
+from fairlead.operate.numbers import Estimate, Waits
 from fairlead.operate.summary import QueueNumbers
 from fairlead.ports.task_records import QueueStatus
 
@@ -45,25 +44,3 @@ def bare_queues(context: OperateContext) -> list[QueueNumbers]:
         )
         for each in counted_queues(context)
     ]
-
-
-def queue_statuses(facts: Facts) -> list[QueueStatus]:
-    """Return all queues with estimates of their numbers; tasks in ERROR are counted, up to 2,000 of
-    all queues together. The oldest ready task of a sample is the first of the sample."""
-    found, factor = facts.queues(), facts.backlog.factor
-    statuses = []
-    for queue in sorted({*facts.settings, *found}):
-        sums, known = found.get(queue, Sums()), facts.settings.get(queue)
-        statuses.append(
-            QueueStatus(
-                queue=queue,
-                partitions=0 if known is None else known.partitions,
-                paused=known is not None and known.paused,
-                waiting=round(sums.waiting * factor),
-                submitted=round(sums.submitted * factor),
-                processing=sums.processing,
-                error=sums.errors if facts.is_sample else sums.error,
-                oldest_ready_at=sums.oldest_ready_at,
-            )
-        )
-    return statuses

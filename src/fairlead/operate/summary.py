@@ -113,14 +113,44 @@ def summary(
     if queue is not None:
         values.name("queue", queue, InvalidTask)
     facts = facts_of(context, facts)
+    numbers = [each for each in queue_numbers(facts, scope) if queue in (None, each.queue)]
+    errors = [
+        error for error in facts.errors if scope is None or tenant_of(error.fairness_key) in scope
+    ]
+    unserved = _unserved(facts) if scope is None else []
+    reported = [each.queue for each in unserved if each.queue is not None]
+    limits = _limits(declared_limits(context, facts)) if scope is None else []
+    held = {slot.task for each in limits for slot in each.held}
+    incidents = [each for each in facts.incidents if each.subject not in held]
+    attention = [
+        *limits,
+        *_errors(errors, facts.are_errors_cut),
+        *(_incidents(incidents, reported) if scope is None else ()),
+        *_paused(facts.settings),
+        *unserved,
+    ]
+    if queue is not None or scope is not None:
+        names = {each.queue for each in numbers}
+        attention = [each for each in attention if each.queue in names]
+    return Summary(
+        at=facts.at,
+        attention=attention[:MOST_ATTENTION],
+        more_attention=max(len(attention) - MOST_ATTENTION, 0),
+        queues=numbers[:MOST_QUEUES],
+        more_queues=max(len(numbers) - MOST_QUEUES, 0),
+        totals=_totals(numbers),
+        window=facts.window(scope),
+        is_sample=facts.is_sample,
+    )
+
+
+def queue_numbers(facts: Facts, scope: frozenset[str] | None = None) -> list[QueueNumbers]:
+    """Return the numbers of all queues, by name; with a scope, of these tenants in their queues."""
     settings, sums = facts.settings, facts.queues(scope)
     serving = facts.serving if scope is None else {}
-    names = {*sums, *(settings if scope is None else ())}
-    if queue is not None:
-        names &= {queue}
     seconds = max(1.0, (facts.at - facts.rates_from) / MICROS)
     numbers = []
-    for name in sorted(names):
+    for name in sorted({*sums, *(settings if scope is None else ())}):
         of_queue, known = sums.get(name, Sums()), settings.get(name)
         numbers.append(
             QueueNumbers(
@@ -133,33 +163,7 @@ def summary(
                 **facts.numbers(of_queue),
             )
         )
-    errors = [
-        error for error in facts.errors if scope is None or tenant_of(error.fairness_key) in scope
-    ]
-    unserved = _unserved(sums, serving) if scope is None else []
-    reported = [each.queue for each in unserved if each.queue is not None]
-    limits = _limits(declared_limits(context, facts)) if scope is None else []
-    held = {slot.task for each in limits for slot in each.held}
-    incidents = [each for each in facts.incidents if each.subject not in held]
-    attention = [
-        *limits,
-        *_errors(errors, facts.are_errors_cut),
-        *(_incidents(incidents, reported) if scope is None else ()),
-        *_paused(settings),
-        *unserved,
-    ]
-    if queue is not None or scope is not None:
-        attention = [each for each in attention if each.queue in names]
-    return Summary(
-        at=facts.at,
-        attention=attention[:MOST_ATTENTION],
-        more_attention=max(len(attention) - MOST_ATTENTION, 0),
-        queues=numbers[:MOST_QUEUES],
-        more_queues=max(len(numbers) - MOST_QUEUES, 0),
-        totals=_totals(numbers),
-        window=facts.window(scope),
-        is_sample=facts.is_sample,
-    )
+    return numbers
 
 
 def _totals(numbers: Collection[QueueNumbers]) -> Totals:
@@ -246,7 +250,7 @@ def _paused(settings: dict[str, QueueSettings]) -> list[Attention]:
     ]
 
 
-def _unserved(sums: dict[str, Sums], serving: dict[str, list[str]]) -> list[Attention]:
+def _unserved(facts: Facts) -> list[Attention]:
     return [
         Attention(
             kind="unserved",
@@ -254,6 +258,6 @@ def _unserved(sums: dict[str, Sums], serving: dict[str, list[str]]) -> list[Atte
             queue=queue,
             since=of_queue.oldest_ready_at,
         )
-        for queue, of_queue in sorted(sums.items())
-        if of_queue.submitted and queue not in serving
+        for queue, of_queue in sorted(facts.queues().items())
+        if of_queue.submitted and queue not in facts.serving
     ]

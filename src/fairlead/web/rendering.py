@@ -55,11 +55,9 @@ def exact(value: Any) -> Markup:
     return escape(value)
 
 
-def count(number: int | None, most: int | None = None) -> str:
-    """Return a number with separators; one that was counted up to `most` only, as `1,000+`."""
-    if number is None:
-        return NOTHING
-    return f"{most:,}+" if most is not None and number >= most else f"{number:,}"
+def count(number: int | None) -> str:
+    """Return a number with separators."""
+    return NOTHING if number is None else f"{number:,}"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

@@ -13,10 +13,10 @@ from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, read_facts
-from fairlead.operate.queues import counted_queues, queue_statuses
+from fairlead.operate.queues import bare_queues
+from fairlead.operate.summary import QueueNumbers, queue_numbers
 from fairlead.ports.cluster import NodeRecord
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.task_records import QueueStatus
 from fairlead.ports.trigger_channel import ChannelStatus
 
 Failure = StoreUnavailable | ConfigurationError
@@ -39,7 +39,7 @@ class Survey:
     channel: ChannelStatus | Failure | None
     """Status of a channel with its own servers, or the reason why it is unknown; None without
     servers."""
-    queues: Sequence[QueueStatus]
+    queues: Sequence[QueueNumbers]
     nodes: Sequence[NodeRecord]
     silent: frozenset[str]
     """Nodes whose heartbeat has stopped."""
@@ -90,9 +90,9 @@ async def take_survey(context: OperateContext, facts: Facts | None = None) -> Su
         facts = read_facts(context)
     if facts is None:
         nodes = store.database.read_now(store.nodes())
-        queues = counted_queues(context)
+        queues = bare_queues(context)
     else:
-        nodes, queues = facts.nodes, queue_statuses(facts)
+        nodes, queues = facts.nodes, queue_numbers(facts)
     channel = await _channel(context, queues)
     now = context.clock.now()
     silent = await store.silent_nodes(now, round(SILENT_SECONDS * MICROS))
@@ -117,7 +117,7 @@ async def _leases(context: OperateContext) -> Mapping[str, str] | Failure:
 
 
 async def _channel(
-    context: OperateContext, queues: Sequence[QueueStatus]
+    context: OperateContext, queues: Sequence[QueueNumbers]
 ) -> ChannelStatus | Failure | None:
     try:
         return await context.channel.status([queue.queue for queue in queues])

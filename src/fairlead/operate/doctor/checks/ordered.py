@@ -14,12 +14,12 @@ from fairlead.errors import (
 from fairlead.operate.doctor.finding import Finding, counted, note, ok, problem
 from fairlead.operate.doctor.survey import Survey
 from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.summary import QueueNumbers
 from fairlead.ordered.layout import command, other_layout
 from fairlead.ordered.partition import STALE_SECONDS
-from fairlead.ports.task_records import QueueStatus
 
 
-async def check_ordered(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+async def check_ordered(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
     """Report the partitions of an ordered queue; nothing for a queue of another kind."""
     if not survey.has_leases:
         return

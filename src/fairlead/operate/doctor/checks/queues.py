@@ -10,13 +10,13 @@ from fairlead.model import PartitionKey, State
 from fairlead.operate.doctor.checks.ordered import check_ordered
 from fairlead.operate.doctor.finding import Finding, counted, note, problem
 from fairlead.operate.doctor.survey import Survey
+from fairlead.operate.summary import QueueNumbers
 from fairlead.operate.why import causes, longest_waiting
-from fairlead.ports.task_records import QueueStatus
 
 OLD_SECONDS = 300
 """Age of a SUBMITTED task, in seconds, from which it is reported."""
 
-QueueCheck = Callable[[Survey, QueueStatus], AsyncIterator[Finding]]
+QueueCheck = Callable[[Survey, QueueNumbers], AsyncIterator[Finding]]
 
 
 async def check_queues(survey: Survey) -> AsyncIterator[Finding]:
@@ -53,8 +53,8 @@ def _names(survey: Survey) -> Mapping[tuple[str, str], int]:
     return {pair: round(tasks * facts.backlog.factor) for pair, tasks in found.items()}
 
 
-async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
-    waiting, declared = queue.waiting + queue.submitted, survey.context.queues
+async def _unserved(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
+    waiting, declared = queue.waiting.number + queue.backlog.number, survey.context.queues
     if waiting and not survey.serving(queue.queue):
         cure = "start `fairlead worker` for this queue"
         if declared and queue.queue not in declared:
@@ -68,21 +68,22 @@ async def _unserved(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding
         )
 
 
-async def _paused(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
-    if queue.paused:
+async def _paused(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
+    if queue.is_paused:
         yield note(f"queue {queue.queue} is paused", f"`fairlead queues resume {queue.queue}`")
 
 
-async def _in_error(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
-    if queue.error:
+async def _in_error(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
+    if queue.errors.number:
         yield problem(
-            f"queue {queue.queue}: {counted(queue.error, 'task')} in ERROR; a person must decide",
+            f"queue {queue.queue}: {counted(queue.errors.number, 'task')} in ERROR; a person must"
+            " decide",
             f"`fairlead tasks --state ERROR --queue {queue.queue}`",
         )
 
 
-async def _old(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
-    if queue.oldest_ready_at is None or queue.paused:
+async def _old(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
+    if queue.oldest_ready_at is None or queue.is_paused:
         return
     age = (survey.now - queue.oldest_ready_at) / MICROS
     if age <= OLD_SECONDS:
@@ -96,7 +97,7 @@ async def _old(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
         yield note(f"{waited}, of {found or '(no key)'}: {cause.what}", cause.cure)
 
 
-async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+async def _unowned(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
     owners = survey.owners
     if owners is None or not survey.serving(queue.queue):
         return
@@ -109,7 +110,7 @@ async def _unowned(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]
         )
 
 
-async def _fewer_declared(survey: Survey, queue: QueueStatus) -> AsyncIterator[Finding]:
+async def _fewer_declared(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
     declared = survey.context.queues.get(queue.queue)
     if declared is None or queue.queue in survey.context.ordered_queues:
         return
