@@ -70,6 +70,34 @@ def test_1000_names_behind_one_full_limit_cost_a_constant_number_of_tries_for_ea
         assert counted.tries_since() <= 3
 
 
+def test_1000_tasks_under_two_slots_and_a_rate_all_run() -> None:
+    """Each task has its own name and runs for 3 seconds. With two slots and a rate of 0.5 a second, the
+    two limits are full alternately."""
+    slots, rate = Counted(Limit(2)), RateLimit(1, per=2.0, burst=2)
+    table, slot_ledger = table_of(slots, rate)
+    for n in range(1000):
+        table.push(trigger(n, f"name{n}"))
+    now, finished = 0.0, 0
+    running: list[tuple[float, Trigger]] = []
+    order = []
+    while finished < 1000:
+        taken, _ = table.take(500, now)
+        order += [t.id for t in taken]
+        running += [(now + 3.0, t) for t in taken]
+        retry_at = table.next_retry()
+        instants = [end for end, _ in running] + ([] if retry_at is None else [retry_at])
+        assert instants, f"finished {finished}, {len(table)} left, and no event will free a limit"
+        now = max(now, min(instants))
+        for end, one in [r for r in running if r[0] <= now]:
+            running.remove((end, one))
+            finished += 1
+            table.freed(slot_ledger.release(one, now))
+    assert order == [str(n) for n in range(1000)]
+    assert len(table) == 0
+    assert now <= 2.0 * 1000 + 3.0
+    assert slots.tries.total() <= 1000 * 10  # not all names are tried again
+
+
 # pauses, revoked partitions, sizes ----------------------------------------------------------------
 
 
