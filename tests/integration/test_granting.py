@@ -210,26 +210,6 @@ async def test_a_late_grant_of_a_former_owner_does_not_lose_its_task(sqlite_url:
         assert fleet.values == [0, 0]
 
 
-@pytest.mark.parametrize("order", ["fair", "fifo"])
-async def test_tasks_that_no_node_knows_hold_up_no_others(sqlite_url: str, order: str) -> None:
-    fleet = Fleet(sqlite_url, order=order)
-    apps = [{"names": ["work"]}, {"names": ["work", "new"]}]
-    async with fleet.nodes(*[{"look_ahead": 80}] * 2, apps=apps):
-        for number in range(60):
-            removed = await fleet.submit([0.0], name=f"removed {number}")
-            removed.close()
-        for name in ("new", "work"):
-            app = await fleet.submit([0.0] * 3, name=name)
-            app.close()
-        await until(lambda: len(fleet.ran) == 6)
-        (await fleet.submit([0.0] * 300, name="removed")).close()
-        app = await fleet.submit([0.0] * 300)
-        await until(lambda: len(fleet.ran) == 306)
-        async with running(fleet.app(2, ["removed"])):
-            await until(lambda: len(fleet.ran) == 606)
-        app.close()
-
-
 async def test_a_key_is_charged_for_no_run_whose_report_was_lost(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,8 +231,6 @@ async def test_without_a_callback_incidents_are_logged(
     assert sorted(logged) == sorted(ids)
 
 
-# lane records that cannot be read -----------------------------------------------------------------
-
 # stuck runs ---------------------------------------------------------------------------------------
 
 

@@ -95,21 +95,6 @@ async def test_a_running_task_can_be_cancelled(app: App, kind: str) -> None:
     assert outcomes(app, handle) == ["cancelled"]
 
 
-async def test_runs_that_outlast_the_shutdown_time_are_handed_back(app: App) -> None:
-    started = asyncio.Event()
-
-    @app.task
-    async def endless() -> None:
-        started.set()
-        await asyncio.sleep(1000)
-
-    handles = endless.submit_many([{}] * 3)
-    async with running(app, drain=0.1):
-        await asyncio.wait_for(started.wait(), SOON)
-    assert {handle.state() for handle in handles} == {State.SUBMITTED}
-    assert app.management.nodes() == []
-
-
 async def test_a_handler_that_ignores_its_cancellation_does_not_keep_a_node_from_stopping(
     app: App,
 ) -> None:
