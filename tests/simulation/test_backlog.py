@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from fairlead.core.levels.backlog import Backlog, Changes, Read, Timing
+from fairlead.core.levels.backlog import Backlog, Changes, Timing
 from fairlead.model import LaneKey, LaneRecord, Level, Trigger
 from fairlead.ports.backlog_store import OwnedBacklog
 from fairlead.ports.statements import Steps
@@ -58,24 +58,6 @@ class LoadsTwice(Backlog):
         return level > self.ack_level
 
 
-class LoadsDispatched(Backlog):
-    """A read that races with acks adds entries that were already dispatched."""
-
-    def _is_new_level(self, level: Level) -> bool:
-        return level not in self._memory and level not in self._memory.acked
-
-
-class ReadLevelKeptAfterTrim(Backlog):
-    """The read level is not lowered when triggers are dropped from memory, so the ack level moves past
-    them."""
-
-    def _trim(self) -> list[Trigger]:
-        read_level = self.read_level
-        dropped = super()._trim()
-        self.read_level = read_level
-        return dropped
-
-
 class AtEndAfterTrim(Backlog):
     """The backlog believes that the store has no more entries after it drops triggers from memory, so
     it never reads them again."""
@@ -85,15 +67,6 @@ class AtEndAfterTrim(Backlog):
         dropped = super()._trim()
         self.is_at_end = is_at_end
         return dropped
-
-
-class AtEndAfterRead(Backlog):
-    """The backlog believes after any read that the store has no more entries."""
-
-    def read(self, reading: Read, entries: Sequence[Trigger]) -> Changes:
-        changes = super().read(reading, entries)
-        self.is_at_end = True
-        return changes
 
 
 class AcksForgotten(Backlog):
@@ -118,16 +91,6 @@ class UnstoredOmitted(Backlog):
         return changes
 
 
-class RecordClaimsAllStored(Backlog):
-    """The saved record says that all triggers are stored, although some are only in memory."""
-
-    def record(self) -> LaneRecord:
-        unstored, self._memory.unstored = self._memory.unstored, {}
-        record = super().record()
-        self._memory.unstored = unstored
-        return record
-
-
 class SharedIds(Backlog):
     """Ids do not contain the range id, so two owners give the same ids."""
 
@@ -143,24 +106,12 @@ class Unfenced(LevelStore):
         yield from ()
 
 
-class LastEntryLost(LevelStore):
-    """The store loses the last entry of a write."""
-
-    async def write(self, lane, range_id, entries, record) -> None:  # type: ignore[no-untyped-def]
-        kept = entries[:-1] if len(entries) > 2 else entries
-        await super().write(lane, range_id, kept, record)
-
-
 BROKEN_BACKLOGS = [
     AckLevelNotPinned,
     LoadsTwice,
-    LoadsDispatched,
-    ReadLevelKeptAfterTrim,
     AtEndAfterTrim,
-    AtEndAfterRead,
     AcksForgotten,
     UnstoredOmitted,
-    RecordClaimsAllStored,
     SharedIds,
 ]
 
@@ -170,9 +121,8 @@ def test_a_broken_backlog_is_detected(broken: type[Backlog]) -> None:
     assert any(_breaks(Simulation(seed, backlog=broken)) for seed in range(3000))
 
 
-@pytest.mark.parametrize("broken", [Unfenced, LastEntryLost])
-def test_a_broken_store_is_detected(broken: type[LevelStore]) -> None:
-    assert any(_breaks(Simulation(seed, store=broken)) for seed in range(3000))
+def test_a_broken_store_is_detected() -> None:
+    assert any(_breaks(Simulation(seed, store=Unfenced)) for seed in range(3000))
 
 
 def _breaks(simulation: Simulation) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.core.fair.flows import FairLane, Flow, Member, TenantFlow
+from fairlead.core.fair.flows import FairLane, Flow
 from fairlead.core.fair.strides import stride
 from fairlead.model import Trigger
 from tests import tiers
@@ -85,21 +85,6 @@ def test_the_bound_breaks_if_a_key_that_was_held_back_does_not_restart_at_the_vi
     assert any(FairWorld(seed).run() > 1.5 for seed in range(50))
 
 
-def test_the_bound_breaks_if_the_virtual_time_stands_still(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ran = Flow.ran
-
-    def stand(flow: Flow, trigger: Trigger) -> None:
-        time = flow.lane.time
-        now = time.now
-        ran(flow, trigger)
-        time.now = now
-
-    monkeypatch.setattr(Flow, "ran", stand)
-    assert any(FairWorld(seed).run() > 1.5 for seed in range(50))
-
-
 def test_the_bound_breaks_if_a_new_key_starts_several_strides_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -112,23 +97,6 @@ def test_the_bound_breaks_if_a_new_key_starts_several_strides_later(
 
     monkeypatch.setattr(FairLane, "open", open_late)
     assert any(FairWorld(seed).run() > 1.5 for seed in range(50))
-
-
-def test_the_bound_breaks_if_a_new_key_of_a_tenant_starts_several_strides_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    find = TenantFlow.member
-
-    def find_late(tenant: TenantFlow, key: str, first: Trigger) -> Member:
-        is_new = key not in tenant.members
-        member = find(tenant, key, first)
-        if is_new:
-            member.rank += 3 * stride(first.weight)
-        return member
-
-    monkeypatch.setattr(TenantFlow, "member", find_late)
-    likely = 4  # the first of all seeds that breaks it
-    assert any(CrowdedWorld(seed).run() > 1.5 for seed in (likely, *range(50)))
 
 
 def test_the_bound_breaks_if_a_key_with_a_new_weight_keeps_its_rank(
