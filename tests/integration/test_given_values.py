@@ -1,5 +1,4 @@
-"""Values of people and programs on servers: each is taken, or refused with an error of Fairlead, and
-a task that was taken can run; SQLite and declarations are in tests/unit/test_values.py."""
+"""A task whose values a server takes can run; tests/unit has the values that are refused."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ import pytest
 from fairlead import App
 from fairlead.errors import FairleadError
 from fairlead.testing import drain
-from tests.public_surface import Shop, call, surface
-from tests.unit.test_values import NASTY, raw_errors
+from tests.unit.test_values import NASTY
 
 OPTIONS = ("fairness_key", "weight", "priority", "ordering_key", "unique_key", "context", "tags")
 """Options of a submit, without `run_at`: tasks of the year 9999 wait."""
@@ -34,26 +32,6 @@ def shop(url: str) -> Iterator[App]:
     app.queue("free", partitions=1)
     yield app
     app.close()
-
-
-STORED = ("Task.", "TaskHandle.", "App.handle", "App.submit", "Management.", "PeriodicManagement.")
-"""Beginnings of the public functions that give their values to a store."""
-
-
-def test_every_parameter_that_reaches_a_store_takes_or_refuses_each_odd_value(
-    url: str,
-) -> None:
-    opened = Shop.open(url)
-    try:
-        places = [each for each in surface() if each[0].startswith(STORED)]
-        found = {
-            place: raw_errors(lambda value: call(opened, *place, value))  # noqa: B023
-            for place in places
-        }
-        assert len(places) > 60
-        assert {place: errors for place, errors in found.items() if errors} == {}
-    finally:
-        opened.close()
 
 
 async def test_every_task_whose_values_were_taken_runs(shop: App) -> None:

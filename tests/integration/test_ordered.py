@@ -142,51 +142,6 @@ async def test_a_failing_task_is_retried_after_its_wait_and_delays_its_own_key_o
     assert "RuntimeError: not yet" in str(attempts[0].error_text)
 
 
-async def test_two_nodes_share_the_ordering_keys_and_a_node_that_leaves_loses_and_doubles_no_task(
-    url: str,
-) -> None:
-    runs = Runs()
-    first, second = open_app(url, runs=runs), open_app(url, runs=runs)
-    where: dict[str, list[str]] = {}
-
-    def noting(kit: Kit, node: str) -> Any:
-        @kit.app.task(queue="reminders", name="where")
-        async def note(key: str) -> None:
-            where.setdefault(key, []).append(node)
-            runs.start(f"{key} {len(where[key])}", 0.0)
-
-        return note
-
-    one, _ = noting(first, "one"), noting(second, "two")
-    keys = keys_of_partitions(8, 8)
-    rounds = 0
-
-    async def a_round() -> set[str]:
-        nonlocal rounds
-        rounds += 1
-        for key in keys:
-            one.options(ordering_key=key).submit(key=key)
-        await runs.until(*(f"{key} {rounds}" for key in keys))
-        return {where[key][-1] for key in keys}
-
-    async def until_shared(node: Any, count: int) -> None:
-        await until(lambda: len(node.parts.ownership.owned) == count)
-
-    async with running(first.app, lease_seconds=2.0) as node_one:
-        async with running(second.app, lease_seconds=2.0) as node_two:
-            await until_shared(node_one, 4)
-            await until_shared(node_two, 4)
-            assert await a_round() == {"one", "two"}
-        await until_shared(node_one, 8)
-        assert await a_round() == {"one"}
-        async with running(second.app, lease_seconds=2.0) as node_two:
-            await until_shared(node_two, 4)
-            assert await a_round() == {"one", "two"}
-    assert all(len(nodes) == rounds for nodes in where.values())
-    first.app.close()
-    second.app.close()
-
-
 async def test_a_partition_moves_to_another_node_only_after_its_runs_have_ended(
     url: str,
 ) -> None:

@@ -1,5 +1,4 @@
-"""Every parameter of every public function, on SQLite, takes a value or refuses it with an error of
-Fairlead; servers are in tests/integration/test_given_values.py."""
+"""Every parameter of every public function takes a value or refuses it with an error of Fairlead."""
 
 from __future__ import annotations
 
