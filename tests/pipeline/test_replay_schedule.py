@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairlead.clock import MICROS
 from fairlead.core.fair.strides import STRIDE_SCALE
 from fairlead.lab.policies import virtual
-from fairlead.lab.policies.arrivals import Arrivals, arrivals_of, load, save
+from fairlead.lab.policies.arrivals import arrivals_of
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
 from fairlead.lab.policies.virtual import VirtualSchedule, run
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT, Trigger
@@ -177,17 +177,3 @@ def test_a_higher_priority_starts_first_in_both_orders() -> None:
     for order in ("fifo", "fair"):
         found = run(recorded, CandidatePolicy(order=order, slots=1))
         assert recorded.priority[np.argsort(found.start)].tolist() == [1, 2, 3, 4, 5, 9]
-
-
-# files -------------------------------------------------------------------------------------
-
-
-def test_arrivals_are_read_back_from_a_file_unchanged(tmp_path) -> None:
-    recorded = arrivals((3, 1, "ü"), (1, 2, ""), (2, 0, "a'b"), waits=[0, 1, 2])
-    save(recorded, tmp_path / "arrivals.parquet")
-    again = load(tmp_path / "arrivals.parquet")
-    assert isinstance(again, Arrivals) and again.digest() == recorded.digest()
-    assert [again.keys[key] for key in again.key] == ["", "a'b", "ü"]
-    assert (
-        again.digest() != arrivals((3, 1, "ü"), (1, 2, ""), (2, 0, "a'c"), waits=[0, 1, 2]).digest()
-    )

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,14 +16,13 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from fairlead.cli.main import app
-from fairlead.clock import MICROS, to_micros
+from fairlead.clock import MICROS
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals
 from fairlead.lab.policies.candidate import (
     Candidate,
-    InProcess,
     Setup,
-    longest_first,
+    in_process,
     part_of,
     perform,
 )
@@ -32,12 +30,12 @@ from fairlead.lab.policies.grid import PolicyGrid
 from fairlead.lab.policies.objective import parse_objective
 from fairlead.lab.policies.policy import CandidatePolicy, Limits
 from fairlead.lab.policies.samples import WEEK
-from fairlead.lab.policies.study import BASELINE, Study, StudyPlan, study, usual_train
+from fairlead.lab.policies.study import BASELINE, StudyPlan, study, usual_train
 from fairlead.pipeline.models import ATTEMPTS
-from fairlead.pipeline.replay.on_spark import OnSpark
+from fairlead.pipeline.replay.on_spark import on_spark
 from fairlead.pipeline.replay.record import of_lake
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.frames import T0, at, attempt
+from tests.pipeline.frames import at, attempt
 from tests.pipeline.replaying import arrivals
 from tests.pipeline.tables_by_hand import put
 from tests.pipeline.warehouses import lake_in
@@ -55,7 +53,7 @@ def flood(days: int = 2) -> Arrivals:
 
 
 def plan(*policies: CandidatePolicy, **options: Any) -> StudyPlan:
-    asked = {"resamples": 4, "finalists": 2, **options}
+    asked = {"resamples": 4, **options}
     objective = parse_objective(asked.pop("objective", "key_p99_p50"), asked.pop("require", ()))
     return StudyPlan(
         PolicyGrid(list(policies), len(policies), asked.pop("recorded", None)), objective, **asked
@@ -75,7 +73,7 @@ LIMITED = CandidatePolicy(slots=2, weights="equal", limits=Limits(per_key=1))
 
 def test_the_fair_order_is_chosen_on_early_arrivals_and_is_better_on_later_ones() -> None:
     recorded = flood()
-    found = study(recorded, plan(FIFO, FAIR, train_us=24 * HOUR), InProcess(recorded))
+    found = study(recorded, plan(FIFO, FAIR, train_us=24 * HOUR), in_process(recorded))
     assert found.best.policy == FAIR and found.baseline == 0
     assert found.best.policy_id == 1
     fair, fifo = found.standings
@@ -109,7 +107,7 @@ def test_without_a_second_week_all_arrivals_are_used_twice_and_the_result_says_s
         2 * WEEK,
     )
     recorded = flood(1)
-    found = study(recorded, plan(FAIR), InProcess(recorded))
+    found = study(recorded, plan(FAIR), in_process(recorded))
     assert any("same arrivals" in note for note in found.notes)
     assert found.baseline == BASELINE and found.standings[-1].policy == FIFO
     with pytest.raises(ConfigurationError, match="--train: nothing arrives after it"):
@@ -118,11 +116,9 @@ def test_without_a_second_week_all_arrivals_are_used_twice_and_the_result_says_s
 
 def test_the_result_says_when_the_baseline_is_the_best() -> None:
     recorded = flood()
-    found = study(
-        recorded, plan(FIFO, LIMITED, objective="wait_p50", finalists=1), InProcess(recorded)
-    )
+    found = study(recorded, plan(FIFO, LIMITED, objective="wait_p50"), in_process(recorded))
     assert found.best.policy == FIFO and found.best.against_baseline == "baseline"
-    assert [standing.policy_id for standing in found.standings] == [0]
+    assert [standing.policy_id for standing in found.standings] == [0, 1]
 
 
 def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
@@ -131,7 +127,7 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
     found = study(
         recorded,
         plan(*policies, objective="slots", require=["wait_max <= 400s"], **NO_SAMPLES),
-        InProcess(recorded),
+        in_process(recorded),
     )
     measured = {
         each.candidate.policy.slots: each.measures.wait_max_us
@@ -144,7 +140,7 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
     unmet = study(
         recorded,
         plan(FAIR, require=["wait_max <= 1s"], **NO_SAMPLES),
-        InProcess(recorded),
+        in_process(recorded),
     )
     assert any("no policy meets" in note for note in unmet.notes)
     assert unmet.best.resampled is None and unmet.best.against_baseline == "no samples"
@@ -152,7 +148,6 @@ def test_the_study_finds_the_fewest_slots_that_meet_a_requirement() -> None:
 
 def test_the_policy_of_a_simulated_record_repeats_it_exactly() -> None:
     recorded = flood(1)
-    candidate = Candidate(0, FIFO, "all")
     from fairlead.lab.policies.virtual import run
 
     ran = run(recorded, FIFO)
@@ -163,28 +158,17 @@ def test_the_policy_of_a_simulated_record_repeats_it_exactly() -> None:
         ),
         waits=[wait / MICROS for wait in ran.wait],
     )
-    gap = study(as_it_was, plan(FAIR, **NO_SAMPLES), InProcess(as_it_was)).gap
-    assert gap is not None and gap.policy == str(
-        candidate.policy
-    )  # two slots, the number of concurrent runs
+    gap = study(as_it_was, plan(FAIR, **NO_SAMPLES), in_process(as_it_was)).gap
+    assert gap is not None and gap.policy == str(FIFO)  # two slots, the number of concurrent runs
     assert (gap.ks, gap.error("p50"), gap.error("p99"), gap.error("mean")) == (0, 0, 0, 0)
     other = study(
         as_it_was,
         plan(FAIR, recorded=CandidatePolicy(order="fifo", slots=4).plain(), **NO_SAMPLES),
-        InProcess(as_it_was),
+        in_process(as_it_was),
     )
     assert other.gap is not None and other.gap.ks > 0.3
     assert any("off the record" in note for note in other.notes)
-    assert study(recorded, plan(FAIR, **NO_SAMPLES), InProcess(recorded)).gap is None
-
-
-def test_the_replays_that_take_longest_are_started_first() -> None:
-    tasks = [
-        Candidate(0, FIFO, "all"),
-        Candidate(1, FAIR, "all"),
-        Candidate(2, msgspec.structs.replace(FAIR, slots=1), "all"),
-    ]
-    assert longest_first(tasks) == [2, 1, 0]
+    assert study(recorded, plan(FAIR, **NO_SAMPLES), in_process(recorded)).gap is None
 
 
 # records ------------------------------------------------------------------------------------------
@@ -216,13 +200,13 @@ def lake(tmp_path: Path) -> Warehouse:
 
 def test_the_arrivals_from_a_lake_are_the_runs_of_a_queue(lake: Warehouse) -> None:
     found = of_lake(lake, "q")
-    assert (len(found), found.queue, found.origin) == (600, "q", to_micros(T0))
+    assert (len(found), found.queue) == (600, "q")
     assert (found.at == np.arange(0, 6000, 10) * MICROS).all()
     assert set(found.wait.tolist()) == {2 * MICROS} and set(found.run.tolist()) == {3 * MICROS}
     assert set(found.weight.tolist()) == {2.0} and set(found.priority.tolist()) == {4}
     assert found.keys == ("k0", "k1", "k2") and found.names == ("work",)
     some = of_lake(lake, "q", since=at(100), until=at(200))
-    assert (len(some), some.origin, some.at[0]) == (10, to_micros(at(100)), 0)
+    assert (len(some), some.at[0]) == (10, 0)
     assert len(of_lake(lake, "q", limit=7)) == 7
 
 
@@ -280,16 +264,8 @@ def test_a_study_on_spark_equals_one_in_one_process(spark: SparkSession) -> None
         CandidatePolicy(slots=2, weights="run^-1"),
         resamples=1,
     )
-    counts: list[int] = []
-
-    def timeless(found: Study) -> Any:
-        same = [msgspec.structs.replace(each, seconds=0.0) for each in found.found]
-        return msgspec.to_builtins(msgspec.structs.replace(found, found=same))
-
-    with OnSpark(spark, recorded) as runner:
-        on_spark = study(recorded, asked, runner, lambda what, count: counts.append(count))
-    assert timeless(on_spark) == timeless(study(recorded, asked, InProcess(recorded)))
-    assert sum(counts) <= 2 * (4 + 3 * 2)
+    found = study(recorded, asked, on_spark(spark, recorded))
+    assert found == study(recorded, asked, in_process(recorded))
 
 
 # the command --------------------------------------------------------------------------------------

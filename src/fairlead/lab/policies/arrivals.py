@@ -1,12 +1,10 @@
 """Recorded arrivals as columns: time, key and run time of each task. Small enough to send to every
-worker."""
+worker of Spark."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ Floats = npt.NDArray[np.float64]
 UNKNOWN = -1
 """The wait of a task without a recorded one."""
 
-_TEXTS = ("keys", "names")
 _SPREAD = 1 << 31
 
 
@@ -27,8 +24,6 @@ class Arrivals:
     """Tasks in the order of their arrival. Times are microseconds; each array has one entry for
     each task."""
 
-    origin: int
-    """Instant from which `at` counts, in microseconds since 1970."""
     at: Ints
     """Times of arrival, ascending."""
     run: Ints
@@ -84,20 +79,8 @@ class Arrivals:
         order = np.argsort(at, kind="stable")
         return replace(self.part(order), at=at[order])
 
-    def recorded_in(self, queue: str, origin: int = 0) -> Arrivals:
-        """Return the tasks as those of this queue, with times from `origin` on (microseconds since
-        1970)."""
-        return replace(self, queue=queue, origin=origin)
 
-    def digest(self) -> str:
-        """Return a digest that is equal for equal arrivals."""
-        found = hashlib.sha256(repr((self.origin, self.queue, self.keys, self.names)).encode())
-        for name in _COLUMNS:
-            found.update(np.ascontiguousarray(getattr(self, name)).tobytes())
-        return found.hexdigest()[:16]
-
-
-_COLUMNS = tuple(f.name for f in fields(Arrivals) if f.name not in (*_TEXTS, "origin", "queue"))
+_COLUMNS = tuple(f.name for f in fields(Arrivals) if f.name not in ("keys", "names", "queue"))
 
 
 def arrivals_of(
@@ -108,6 +91,7 @@ def arrivals_of(
     weight: npt.ArrayLike | None = None,
     priority: npt.ArrayLike | None = None,
     names: Sequence[str] | None = None,
+    queue: str = "",
 ) -> Arrivals:
     """Make arrivals from plain columns in any order. `keys` and `names` have a text for each
     task."""
@@ -116,7 +100,6 @@ def arrivals_of(
     known_keys, key = _numbered(keys)
     known_names, name = _numbered(names or [""] * count)
     rows = Arrivals(
-        origin=0,
         at=times,
         run=np.maximum(np.asarray(run, np.int64), 0),
         wait=np.full(count, UNKNOWN, np.int64) if wait is None else np.asarray(wait, np.int64),
@@ -128,6 +111,7 @@ def arrivals_of(
         else np.asarray(priority, np.int64),
         keys=known_keys,
         names=known_names,
+        queue=queue,
     )
     return rows.reordered(times)
 
@@ -140,43 +124,3 @@ def _numbered(texts: Sequence[str]) -> tuple[tuple[str, ...], Ints]:
     known = tuple(sorted(set(texts)))
     index = {text: at for at, text in enumerate(known)}
     return known, np.fromiter((index[text] for text in texts), np.int64, len(texts))
-
-
-def save(arrivals: Arrivals, path: Path) -> None:
-    """Write the arrivals to one Parquet file: the columns, with the texts in its metadata."""
-    import msgspec
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    texts = {
-        "origin": arrivals.origin,
-        "queue": arrivals.queue,
-        "keys": arrivals.keys,
-        "names": arrivals.names,
-    }
-    table = pa.table({name: getattr(arrivals, name) for name in _COLUMNS})
-    pq.write_table(
-        table.replace_schema_metadata({_METADATA: msgspec.json.encode(texts)}),
-        path,
-        compression="zstd",
-    )
-
-
-def load(path: Path) -> Arrivals:
-    """Read arrivals that `save` wrote."""
-    import msgspec
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
-    texts = msgspec.json.decode(table.schema.metadata[_METADATA])
-    columns = {name: table[name].to_numpy() for name in _COLUMNS}
-    return Arrivals(
-        origin=texts["origin"],
-        queue=texts["queue"],
-        keys=tuple(texts["keys"]),
-        names=tuple(texts["names"]),
-        **columns,
-    )
-
-
-_METADATA = b"fairlead.arrivals"

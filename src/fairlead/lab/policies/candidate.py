@@ -1,11 +1,9 @@
-"""Candidates of a replay: a policy, and the sample of arrivals on which it runs; their results, and
-their runners: this process, one candidate after the other, or Spark (`on_spark`)."""
+"""Candidates of a replay: a policy, the sample of arrivals on which it runs, and the results."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -18,6 +16,7 @@ from fairlead.lab.policies.virtual import run
 from fairlead.lab.policies.weighing import weigh
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
 
+Part = Literal["train", "report"]
 Sample = Literal["recorded", "resampled"]
 
 
@@ -31,11 +30,11 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A policy on a part of the arrivals: "train", "report" (later arrivals) or "all"."""
+    """A policy on a part of the arrivals: "train", or "report" (later arrivals)."""
 
     policy_id: int
     policy: CandidatePolicy
-    part: Literal["train", "report", "all"]
+    part: Part
     sample: Sample = "recorded"
     seed: int = 0
     with_keys: bool = False
@@ -47,14 +46,12 @@ class CandidateResult(msgspec.Struct, frozen=True):
 
     candidate: Candidate
     measures: Measures
-    seconds: float
-    """Processor time of the replay, in seconds."""
     keys: list[KeyWaits] = []
 
 
-def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
+def part_of(arrivals: Arrivals, part: Part, setup: Setup) -> Arrivals:
     """Return the arrivals of a part. Without `train_us`, each part has all arrivals."""
-    if setup.train_us is None or part == "all":
+    if setup.train_us is None:
         return arrivals
     return (
         arrivals.between(0, setup.train_us) if part == "train" else arrivals.between(setup.train_us)
@@ -64,7 +61,6 @@ def part_of(arrivals: Arrivals, part: str, setup: Setup) -> Arrivals:
 def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> CandidateResult:
     """Replay a candidate. Compute weights from the recorded part "train" only, because nothing
     later was known when the policy was chosen."""
-    began = time.process_time()
     weights = weigh(candidate.policy.weights, part_of(arrivals, "train", setup))
     sample = part_of(arrivals, candidate.part, setup)
     if candidate.sample == "resampled":
@@ -72,7 +68,7 @@ def perform(candidate: Candidate, arrivals: Arrivals, setup: Setup) -> Candidate
     schedule = run(sample, candidate.policy, weights)
     measures = measure(schedule, candidate.policy.all_slots, entitled(sample), setup.window_us)
     keys = waits_of_keys(schedule, sample.keys) if candidate.with_keys else []
-    return CandidateResult(candidate, measures, round(time.process_time() - began, 3), keys)
+    return CandidateResult(candidate, measures, keys)
 
 
 def entitled(arrivals: Arrivals) -> Floats:
@@ -85,46 +81,11 @@ def entitled(arrivals: Arrivals) -> Floats:
     )
 
 
-OnProgress = Callable[[str, int], None]
-"""A callback for each finished part of the work, with its name and count."""
+Runner = Callable[[Sequence[Candidate], Setup], list[CandidateResult]]
+"""Perform each candidate on arrivals that the runner has, in any order; return the results in the
+order of the candidates."""
 
 
-class Runner(Protocol):
-    """A runner of candidates on arrivals that it was given before."""
-
-    def perform(
-        self, candidates: Sequence[Candidate], setup: Setup, on_progress: OnProgress
-    ) -> list[CandidateResult]:
-        """Run each candidate once, in any order, and return the results in the order of
-        `candidates`."""
-
-
-class InProcess:
-    """A runner without Spark."""
-
-    def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
-
-    def perform(
-        self, candidates: Sequence[Candidate], setup: Setup, on_progress: OnProgress
-    ) -> list[CandidateResult]:
-        found = []
-        for candidate in candidates:
-            found.append(perform(candidate, self._arrivals, setup))
-            on_progress("runs", 1)
-        return found
-
-
-def longest_first(candidates: Sequence[Candidate]) -> list[int]:
-    """Return the indices of the candidates, the longest run first, so that the last ones are short
-    and no core waits long for another."""
-    return sorted(
-        range(len(candidates)), key=lambda index: _expected(candidates[index]), reverse=True
-    )
-
-
-def _expected(candidate: Candidate) -> float:
-    """Return the relative cost of a candidate. A fair order costs about twice as much as fifo, and
-    few slots keep long queues."""
-    fair = 2.0 if candidate.policy.order == "fair" else 1.0
-    return fair + 1.0 / candidate.policy.all_slots
+def in_process(arrivals: Arrivals) -> Runner:
+    """Return a runner in this process, one candidate after the other."""
+    return lambda candidates, setup: [perform(each, arrivals, setup) for each in candidates]

@@ -21,7 +21,6 @@ from fairlead.lab.policies.calibration import CalibrationGap, gap, has_waits, mo
 from fairlead.lab.policies.candidate import (
     Candidate,
     CandidateResult,
-    OnProgress,
     Runner,
     Sample,
     Setup,
@@ -37,6 +36,9 @@ BASELINE = -1
 """Id of the policy that others are compared with, if the grid does not have it."""
 
 HOUR = 3600 * MICROS
+FINALISTS = 5
+"""Number of best policies that the study reports."""
+
 _FAR = 0.1
 _WINDOWS = 100
 """Number of windows in a record that has fewer hours."""
@@ -54,9 +56,6 @@ class StudyPlan:
     window_us: int | None = None
     """Length of a window; None means an hour, or less for a short record."""
     resamples: int = 20
-    finalists: int = 5
-    """Number of best policies that the study reports."""
-    seed: int = 1
 
     def setup(self, arrivals: Arrivals) -> Setup:
         """Return the setup for these arrivals. Raise ConfigurationError if nothing arrives before
@@ -93,7 +92,6 @@ class Study(msgspec.Struct, frozen=True):
     """The results of a study."""
 
     setup: Setup
-    policies: list[CandidatePolicy]
     objective: str
     baseline: int
     gap: CalibrationGap | None
@@ -117,12 +115,7 @@ def usual_train(span: int) -> int | None:
     return (span - 1) // WEEK * WEEK or None if span else None
 
 
-def study(
-    arrivals: Arrivals,
-    plan: StudyPlan,
-    runner: Runner,
-    on_progress: OnProgress = lambda what, count: None,
-) -> Study:
+def study(arrivals: Arrivals, plan: StudyPlan, runner: Runner) -> Study:
     """Replay all policies of the plan. Raise ConfigurationError if no arrival is left to report
     on."""
     setup = plan.setup(arrivals)
@@ -132,28 +125,25 @@ def study(
     against = recorded or first_come(plan.grid.policies)
     baseline = next((number for number, policy in policies.items() if policy == against), BASELINE)
     policies[baseline] = against
-    trained = runner.perform(
-        [Candidate(number, policy, "train") for number, policy in policies.items()],
-        setup,
-        on_progress,
+    trained = runner(
+        [Candidate(number, policy, "train") for number, policy in policies.items()], setup
     )
     ranked = sorted(
         (*plan.objective.rank(found.measures), found.candidate.policy_id)
         for found in trained
         if found.candidate.policy_id != BASELINE
     )
-    chosen = [number for *_, number in ranked[: plan.finalists]]
+    chosen = [number for *_, number in ranked[:FINALISTS]]
     chosen += [baseline] if baseline not in chosen else []
     candidates = [
         Candidate(number, policies[number], "report", sample, seed, with_keys=sample == "recorded")
         for number in chosen
         for sample, seed in _samples(plan)
     ]
-    reported = runner.perform(candidates, setup, on_progress)
+    reported = runner(candidates, setup)
     found_best = next(found for found in trained if found.candidate.policy_id == chosen[0])
     return Study(
         setup=setup,
-        policies=plan.grid.policies,
         objective=str(plan.objective),
         baseline=baseline,
         gap=measured,
@@ -233,10 +223,7 @@ def first_come(policies: Sequence[CandidatePolicy]) -> CandidatePolicy:
 
 
 def _samples(plan: StudyPlan) -> list[tuple[Sample, int]]:
-    resampled: list[tuple[Sample, int]] = [
-        ("resampled", plan.seed + n) for n in range(plan.resamples)
-    ]
-    return [("recorded", 0), *resampled]
+    return [("recorded", 0), *(("resampled", 1 + n) for n in range(plan.resamples))]
 
 
 def _notes(

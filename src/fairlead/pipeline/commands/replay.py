@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,19 +123,18 @@ def replay(options: ReplayOptions) -> None:
         started = time.monotonic()
         with (
             nullcontext() if options.here else session_of(options.spark) as spark,
-            _runner(arrivals, spark) as runner,
             watching(f"replaying about {runs(plan):,} runs"),
         ):
-            found = study(arrivals, plan, runner)
+            found = study(arrivals, plan, _runner(arrivals, spark))
         show(found, plan, arrivals, time.monotonic() - started, options.json)
 
 
-def _runner(arrivals: Arrivals, spark: Any) -> AbstractContextManager[Runner]:
+def _runner(arrivals: Arrivals, spark: Any) -> Runner:
     """Return the runner on Spark, or in this process without it."""
-    from fairlead.lab.policies.candidate import InProcess
-    from fairlead.pipeline.replay.on_spark import OnSpark
+    from fairlead.lab.policies.candidate import in_process
+    from fairlead.pipeline.replay.on_spark import on_spark
 
-    return nullcontext(InProcess(arrivals)) if spark is None else OnSpark(spark, arrivals)
+    return in_process(arrivals) if spark is None else on_spark(spark, arrivals)
 
 
 def _micros(text: str | None) -> int | None:
@@ -146,7 +145,9 @@ def _micros(text: str | None) -> int | None:
 def runs(plan: StudyPlan) -> int:
     """Return the approximate number of runs: all policies, then the finalists and the baseline on
     every sample."""
-    chosen = min(plan.finalists, len(plan.grid.policies)) + 1
+    from fairlead.lab.policies.study import FINALISTS
+
+    chosen = min(FINALISTS, len(plan.grid.policies)) + 1
     return len(plan.grid.policies) + chosen * (1 + plan.resamples)
 
 
@@ -173,7 +174,6 @@ def show(study: Study, plan: StudyPlan, arrivals: Arrivals, seconds: float, json
                     {
                         "policy_id": found.candidate.policy_id,
                         "policy": found.candidate.policy,
-                        "seconds": found.seconds,
                         "measures": found.measures,
                     }
                     for found in trained
@@ -263,7 +263,6 @@ def _print_measures(found: list[CandidateResult]) -> None:
             "starved": lambda each: f"{each.measures.starved_keys:,}",
             "used": lambda each: f"{100 * each.measures.utilisation:.1f} %",
             "makespan": lambda each: _time(each.measures.makespan_us),
-            "seconds": lambda each: f"{each.seconds:.2f}",
         },
     )
 

@@ -65,7 +65,7 @@ def of_lake(
     ready, started, finished = (
         rows[name].cast(pa.int64()).to_numpy() for name in ("ready_at", "started_at", "finished_at")
     )
-    found = arrivals_of(
+    return arrivals_of(
         at=ready - ready[0],
         run=finished - started,
         wait=(started - ready).clip(0),
@@ -73,8 +73,8 @@ def of_lake(
         names=_texts(rows["name"]),
         weight=rows["weight"].to_numpy(),
         priority=rows["priority"].to_numpy(),
+        queue=queue or "",
     )
-    return found.recorded_in(queue or "", int(ready[0]))
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:
