@@ -30,9 +30,7 @@ demo-pipeline: $(PIPELINE) java  ## take the history of the demo through Spark t
 	@rm -rf demo && mkdir demo
 	@echo '+ fairlead demo --keep demo/tasks.db'; $(BIN)/fairlead demo --keep demo/tasks.db --json >demo/promises.json
 	@export FAIRLEAD_URL=sqlite:///demo/tasks.db FAIRLEAD_LAKE=demo/lake; \
-	for step in ingest build 'report --out demo/report.html'; do \
-		echo "+ fairlead pipeline $$step"; $(BIN)/fairlead pipeline $$step || exit 1; \
-	done
+	echo '+ fairlead pipeline run --out demo/report.html'; $(BIN)/fairlead pipeline run --out demo/report.html
 	@printf '%s\n' '' 'The report: demo/report.html. Try next, with --url sqlite:///demo/tasks.db --lake demo/lake:' \
 		"   fairlead pipeline sql 'SELECT * FROM fairness'" \
 		'   fairlead pipeline tables' '   fairlead pipeline status'

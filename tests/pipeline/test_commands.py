@@ -120,8 +120,11 @@ def test_the_commands_turn_a_file_of_jobs_into_tables_and_a_page(workspace: Work
         found["found"] == found["expected"]
         for found in workspace.done("pipeline", "check")["checks"]
     )
+    again = workspace.done("pipeline", "run", "--out", "page.html")  # a build without news
+    assert (again["job"], again["rows_in"]) == ("build", 0)
     workspace.done("pipeline", "report")
     page = (workspace.folder / "report.html").read_text()
+    assert "heavy" in (workspace.folder / "page.html").read_text()
     assert "no cover for" in page and "heavy" in page
     shown = workspace.done("pipeline", "status")
     assert {run["job"] for run in shown["runs"]} == {

@@ -8,6 +8,7 @@ import typer
 from fairlead.cli.lazy import entry_points_of, lazy_group
 
 _MODULES = {
+    "run": "run",
     "build": "build",
     "report": "report",
     "check": "build",

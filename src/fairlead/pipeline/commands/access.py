@@ -83,20 +83,28 @@ def job_on(options: TableOptions) -> Iterator[JobContext]:
     with (
         lease(warehouse, SYSTEM_CLOCK, "build"),
         session_of(options.spark, warehouse) as spark,
+        job_in(spark, warehouse) as job,
     ):
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
+        yield job
 
-        from fairlead.pipeline.jobs.build import JobContext
 
-        try:
-            yield JobContext(spark, warehouse, SYSTEM_CLOCK)
-        except (PySparkException, Py4JError) as error:
-            log.debug("Spark failed", exc_info=error)
-            raise BrokenLake(
-                f"Spark failed: {java_cause(error)}; run the command again if another job wrote to"
-                " the lake meanwhile, and otherwise `fairlead pipeline check`, which names damage"
-            ) from error
+@contextmanager
+def job_in(spark: Any, warehouse: Warehouse) -> Iterator[JobContext]:
+    """Return a job of this session, whose lake this process has leased. Raise BrokenLake with the
+    cause of an error of Spark."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from fairlead.pipeline.jobs.build import JobContext
+
+    try:
+        yield JobContext(spark, warehouse, SYSTEM_CLOCK)
+    except (PySparkException, Py4JError) as error:
+        log.debug("Spark failed", exc_info=error)
+        raise BrokenLake(
+            f"Spark failed: {java_cause(error)}; run the command again if another job wrote to"
+            " the lake meanwhile, and otherwise `fairlead pipeline check`, which names damage"
+        ) from error
 
 
 def _settings(options: SparkOptions) -> dict[str, str]:

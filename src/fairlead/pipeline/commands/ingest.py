@@ -46,7 +46,7 @@ def ingest(options: IngestOptions) -> None:
         exporter = exporter_of(options.url, lake)
         while True:
             with watching("exporting"):
-                done = _exported(exporter, lake)
+                done = export(exporter, lake)
             text = f"{done.attempts:,} attempts and {done.events:,} events in {done.seconds:,.1f} s"
             print_result(options.json, done, text)
             if pause is None:
@@ -54,7 +54,7 @@ def ingest(options: IngestOptions) -> None:
             time.sleep(pause.total_seconds())
 
 
-def _exported(exporter: Exporter | RunExporter, lake: Warehouse) -> Exported:
+def export(exporter: Exporter | RunExporter, lake: Warehouse) -> Exported:
     """Do one round of the exporter, recorded as a run if it moved rows or failed."""
     from fairlead.pipeline.runs import NOTHING_TO_DO, recorded
 
