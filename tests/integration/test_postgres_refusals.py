@@ -196,7 +196,7 @@ async def test_a_trigger_of_the_user_that_refuses_one_task_holds_back_only_its_o
             assert -2 not in ran
             await until(lambda: count(admin, "fairlead_incidents") == 1)
             found = [each.what for each in await examine(app.operate_context)]
-            assert [what for what in found if "has refused the ends of 1 runs" in what]
+            assert [what for what in found if "refuses the ends of 1 runs" in what]
             admin.execute("DELETE FROM refused_tasks")
             await until(lambda: count(admin, "fairlead_tasks") == 0)
         assert sorted(ran) == [-2, -1, *range(400)]

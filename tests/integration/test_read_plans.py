@@ -196,6 +196,7 @@ def _of_console(store: PostgresTaskStore) -> Iterator[Read]:
             yield Read(f"finished {name} {newest}", walked, 100)
     yield Read("runs", reads.runs(FEW))
     yield Read("errors", reads.errors(FEW))
+    yield Read("running", reads.running(FEW))
     yield Read("mark", reads.mark())
     yield Read("key_settings", reads.key_settings([("mail", f"key-{n}") for n in range(FEW)]))
 

@@ -105,13 +105,12 @@ SELECT {run_fact}
  LIMIT $1::bigint
 
 -- name: running
--- $1: maximum number. Those that the nodes noted and still hold.
-SELECT t.*
-  FROM fairlead_running r
- CROSS JOIN LATERAL json_array_elements_text(r.tasks::json) AS j
- CROSS JOIN LATERAL (SELECT id::text, version, queue, name, fairness_key, node, claimed_at
-                       FROM fairlead_tasks WHERE id = j::uuid AND state = 'PROCESSING' AND node = r.node OFFSET 0) AS t
- ORDER BY t.claimed_at, t.id
+-- $1: maximum number. Those that nodes noted and that still run.
+SELECT id::text, version, queue, name, fairness_key, node, claimed_at
+  FROM fairlead_tasks
+ WHERE id = ANY (ARRAY(SELECT j::uuid FROM fairlead_running CROSS JOIN LATERAL json_array_elements_text(tasks::json) AS j)::uuid[])
+   AND state = 'PROCESSING'
+ ORDER BY claimed_at, fairlead_tasks.id
  LIMIT $1::bigint
 
 -- name: mark

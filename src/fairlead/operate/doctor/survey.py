@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 from fairlead.clock import MICROS
 from fairlead.engine.leases import owners_of
 from fairlead.engine.liveness import SILENT_SECONDS
-from fairlead.errors import ConfigurationError, NotSupported, StoreUnavailable
+from fairlead.errors import BatchTooLarge, ConfigurationError, NotSupported, StoreUnavailable
 from fairlead.model import PartitionKey
 from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, read_facts
@@ -87,7 +88,8 @@ async def take_survey(context: OperateContext, facts: Facts | None = None) -> Su
     store, tables = context.cluster, _tables(context)
     leases = await _leases(context)
     if facts is None and tables is not None:
-        facts = read_facts(context)
+        with suppress(BatchTooLarge):  # a check names the limit of the server
+            facts = read_facts(context)
     if facts is None:
         nodes = store.database.read_now(store.nodes())
         queues = bare_queues(context)
