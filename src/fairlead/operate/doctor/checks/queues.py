@@ -75,9 +75,10 @@ async def _paused(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]
 
 async def _in_error(survey: Survey, queue: QueueNumbers) -> AsyncIterator[Finding]:
     if queue.errors.number:
+        least = "at least " if queue.errors.at_least else ""
         yield problem(
-            f"queue {queue.queue}: {counted(queue.errors.number, 'task')} in ERROR; a person must"
-            " decide",
+            f"queue {queue.queue}: {least}{counted(queue.errors.number, 'task')} in ERROR; a person"
+            " must decide",
             f"`fairlead tasks --state ERROR --queue {queue.queue}`",
         )
 
