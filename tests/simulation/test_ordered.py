@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,8 @@ from fairlead.batch_writer import BatchWriter
 from fairlead.core.schedule.schedule import Schedule
 from fairlead.ordered.persistence import Persistence
 from tests.memory_schedule import MemoryScheduleStore
-from tests.memory_task_log import MemoryTaskLog
 from tests.simulation.ordered_simulation import Broken, simulate
-from tests.tiers import NIGHTLY, seeds
+from tests.tiers import seeds
 
 
 @pytest.mark.parametrize("seed", seeds(60, few=2))
@@ -25,16 +23,6 @@ def test_crashes_and_lost_responses_lose_double_and_reorder_no_task(
 
 def low_water_mark_ignores_written_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schedule, "low_water_mark_with", lambda self, tasks: self.low_water_mark)
-
-
-def committed_before_persisted(monkeypatch: pytest.MonkeyPatch) -> None:
-    take_in = Persistence._take_in
-
-    async def early(self: Persistence, batch: Any) -> bool:
-        await self._log.commit(batch)
-        return await take_in(self, batch._replace(mark=0))
-
-    monkeypatch.setattr(Persistence, "_take_in", early)
 
 
 def later_tasks_pass_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,18 +50,6 @@ def early_by_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def log_drops_received_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = MemoryTaskLog.receive
-
-    async def forgetting(self: MemoryTaskLog, *rest: Any) -> Any:
-        batches = await receive(self, *rest)
-        for batch in batches:
-            await self.commit(batch)
-        return [batch._replace(mark=0) for batch in batches]
-
-    monkeypatch.setattr(MemoryTaskLog, "receive", forgetting)
-
-
 @pytest.mark.parametrize(
     ("broken", "first"),
     [
@@ -82,9 +58,6 @@ def log_drops_received_entries(monkeypatch: pytest.MonkeyPatch) -> None:
         (later_tasks_pass_a_refused_one, 0),
         (refused_ends_are_dropped, 0),
         (early_by_a_second, 0),
-        # Few schedules reveal the faults of these parts, so many schedules run.
-        pytest.param(committed_before_persisted, 0, marks=NIGHTLY("a long run")),
-        pytest.param(log_drops_received_entries, 0, marks=NIGHTLY("a long run")),
     ],
 )
 def test_a_part_that_breaks_its_promise_is_detected(

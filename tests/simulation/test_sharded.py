@@ -140,28 +140,13 @@ BROKEN = {
         "count = grow(count, wanted)",
         "grow(2, wanted)",
     ),
-    "a message for later is also written at once": (
-        "WRITE",
-        "return {'', ticket}",
-        "",
-    ),
     "a reader that was woken once checks no stream again": (
         "READ",
         "known[3] == seen and",
         "known[3] and",
     ),
     "the default stream is never visited": ("READ", "slots = count + 1", "slots = count"),
-    "the default stream is never compared with the index": (
-        "READ",
-        "return by_tenants and default == 'stream' and head('default')",
-        "return false",
-    ),
     "deadlines are ignored": ("READ", "if not is_past_deadline(entry[2])", "if true"),
-    "deadlines in the index are ignored": (
-        "READ",
-        "if flat and is_past_deadline(flat)",
-        "if false",
-    ),
     "a new group skips the messages that are already there": (
         "READ",
         "its_group, '0')",
@@ -177,11 +162,6 @@ BROKEN = {
         "(known[7] == latest and {} or written_since(known[7]))",
         "{}",
     ),
-    "messages of an unknown stream do not come into the index": (
-        "READ",
-        "if not streams then\n        checks_all, streams = true, {}",
-        "if not streams then\n        checks_all, streams, count = true, {}, 1",
-    ),
     "a reader by streams ignores the index": (
         "READ",
         "if has_index or by_tenants then read_index() end",
@@ -192,20 +172,10 @@ BROKEN = {
         "if holders[id] == WAITING then holders[id] = nil end",
         "",
     ),
-    "messages that wait are counted as claimed": (
-        "STATS",
-        "pending - in_index, waiting",
-        "pending, waiting",
-    ),
     "a due message is not written into its stream": (
         "READ",
         "        put(streams, fields)\n",
         "",
-    ),
-    "a due message also stays for later": (
-        "READ",
-        "was_there = redis.call('ZREM', later, ticket)",
-        "was_there = 0",
     ),
     "the second message of a batch is claimed and not returned": (
         "READ",
@@ -222,27 +192,11 @@ BROKEN = {
         "        bury(stream, id, entry[2], deliveries)\n",
         "",
     ),
-    "a dead letter is delivered again": ("RECLAIM", "        settle(stream, group, {id})\n", ""),
-    "the default stream is not reclaimed": (
-        "RECLAIM",
-        "local key, its_group = key_of(stream), group_of(stream, group)\n    local lists",
-        "local key, its_group = key_of(stream), group\n    local lists",
-    ),
-    "an acknowledged message is not removed": (
-        "ACK",
-        "    drop(stream, settled)\n",
-        "",
-    ),
     "an extended claim becomes idle": (
         "EXTEND",
         "    held[#held + 1] = 'JUSTID'\n    if #held > 1",
         "    held[#held + 1], held[#held + 2], held[#held + 3] = 'IDLE', 7200000, 'JUSTID'\n"
         "    if #held > 3",
-    ),
-    "a deleted message is not removed": (
-        "DELETE",
-        "    redis.call('XDEL', key, id)\n    drop_deadline(stream, id, flat)",
-        "",
     ),
     "a cordoned message is not kept": (
         "CORDON",
