@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import traceback
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +13,6 @@ from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.sharded import ShardedQueue, SyncShardedQueue
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
-from fairlead.sharded.clients import has_tls  # noqa: E402
 
 pytestmark = pytest.mark.asyncio
 
@@ -77,14 +75,3 @@ async def test_a_client_of_the_caller_is_named_by_its_server(port: int) -> None:
         with pytest.raises(StoreUnavailable, match=f"(localhost|127.0.0.1):{port}: Redis does not"):
             SyncShardedQueue(client, "shop").len()
         client.close()
-
-
-@pytest.mark.parametrize("scheme", ["redis", "rediss"])
-@pytest.mark.parametrize("kind", [ShardedQueue, SyncShardedQueue])
-@pytest.mark.parametrize(
-    "form", ["{}://localhost", "{}+cluster://localhost", "{}+sentinel://localhost/shop"]
-)
-async def test_every_client_says_whether_it_uses_tls(form: str, kind: Any, scheme: str) -> None:
-    """By this, an error of a closed connection names the certificate."""
-    queue = kind(form.format(scheme), "q")
-    assert has_tls(queue._redis) == (scheme == "rediss")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -101,18 +100,6 @@ def test_a_close_waits_only_a_bounded_time_for_a_client_that_cannot_be_closed() 
     assert not thread.close()
     stuck.set()
     assert thread.close() and service.calls[-1] == "release"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system that forks")
-def test_a_forked_child_neither_stops_nor_awaits_the_thread_of_its_parent() -> None:
-    service = Recorder(lambda thread: thread.wait_for_work())
-    thread = started(service)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if thread.close() and not thread.is_closing else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert not thread.is_closing and thread.close()
 
 
 def test_when_the_thread_of_a_sender_fails_its_futures_fail_and_the_next_batch_starts_another(

@@ -24,12 +24,6 @@ ID = "01977420-e271-7173-b85e-7c76d9bd202d"
 TRIGGER = Trigger(ID, 3, "mail", 2, "send", 1, "acme", 0.5, "order-7", seq=881, order_at=17)
 
 
-def test_a_trigger_survives_encoding() -> None:
-    assert messages.decode(PartitionKey("mail", 2), messages.encode_trigger(TRIGGER)) == TRIGGER
-    look = Lane("mail", 2, 7, 99)
-    assert messages.decode(PartitionKey("mail", 2), messages.encode_hint(look)) == look
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -76,22 +76,6 @@ def used_up(permits: ShardPermits, total: int, wanted: int) -> PermitLedger:
     return ledger
 
 
-def test_the_first_acquire_is_refused_and_the_next_round_brings_the_permits() -> None:
-    permits = ShardPermits("one", TTL)
-    assert not permits.take("total", 30, 0.0)
-    assert permits.needs_round
-    ledger = do_round(permits, PermitLedger(), 0.0)
-    assert held(ledger, "total") == 1
-    assert permits.take("total", 30, 0.0)
-    assert not permits.take("total", 30, 0.0)
-    for n in (2, 4, 8, 16, 30):  # the number of permits grows as they are used up
-        ledger = do_round(permits, ledger, 0.1)
-        assert held(ledger, "total") == n
-        while permits.take("total", 30, 0.1):
-            pass
-    assert permits.running == 30
-
-
 def test_expired_permits_cannot_be_acquired_until_they_are_renewed() -> None:
     permits = ShardPermits("one", TTL)
     permits.take("total", 3, 0.0)

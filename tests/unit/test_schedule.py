@@ -116,15 +116,6 @@ def test_completed_ranges_between_unfinished_tasks_are_returned_once_largest_fir
     )
 
 
-def test_tasks_in_memory_are_also_counted_by_due_time() -> None:
-    stored = Stored()
-    schedule = started(stored, 100)
-    stored.write(schedule, [task(10, "a", "u"), task(10, "a", "v"), task(20, "b"), task(90, "c")])
-    assert [schedule.due_before(at) for at in (10, 11, 20, 21, 100)] == [0, 2, 2, 3, 4]
-    stored.end(schedule, schedule.due(100)[0])
-    assert (len(schedule), schedule._lines.live, schedule.due_before(21)) == (3, 3, 2)
-
-
 def test_a_burst_of_due_tasks_does_not_fill_memory_and_all_of_them_run() -> None:
     stored = Stored()
     schedule = started(stored, 1000, Window(in_flight=50, page=50))
