@@ -18,6 +18,7 @@ from fairlead import App
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from services.postgres import PostgresServer
+from services.process import free_port
 from tests.certificates import make_certificates
 from tests.conftest import skip_if_missing
 
@@ -53,7 +54,7 @@ class Place(NamedTuple):
             folder=self.folder,
             encoded_folder=quote(self.folder, safe=""),
             authority=self.authority,
-            closed=closed_port(),
+            closed=free_port(),
         )
 
 
@@ -85,13 +86,6 @@ def has_ipv6() -> bool:
     except OSError:
         return False
     return True
-
-
-def closed_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

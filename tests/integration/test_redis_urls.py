@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import socket
 import traceback
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 from fairlead.errors import ConfigurationError, StoreUnavailable
 from fairlead.sharded import ShardedQueue, SyncShardedQueue
+from services.process import free_port
 
 redis = pytest.importorskip("redis", reason="needs the extra redis")
+from fairlead.sharded.clients import has_tls  # noqa: E402
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,9 +24,7 @@ QUICK = "socket_connect_timeout=1&socket_timeout=1"
 @pytest.fixture
 def port() -> int:
     """Port on which nothing listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return int(bound.getsockname()[1])
+    return free_port()
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,14 @@ async def test_a_client_of_the_caller_is_named_by_its_server(port: int) -> None:
         with pytest.raises(StoreUnavailable, match=f"(localhost|127.0.0.1):{port}: Redis does not"):
             SyncShardedQueue(client, "shop").len()
         client.close()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+@pytest.mark.parametrize("kind", [ShardedQueue, SyncShardedQueue])
+@pytest.mark.parametrize(
+    "form", ["{}://localhost", "{}+cluster://localhost", "{}+sentinel://localhost/shop"]
+)
+async def test_every_client_says_whether_it_uses_tls(form: str, kind: Any, scheme: str) -> None:
+    """By this, an error of a closed connection names the certificate."""
+    queue = kind(form.format(scheme), "q")
+    assert has_tls(queue._redis) == (scheme == "rediss")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from fairlead.cli.main import app as commands
 from fairlead.config import Settings
 from fairlead.errors import FairleadError
 from fairlead.urls import shown_url
+from services.process import free_port
 
 SECRET = "Gh7mark"
 """Part of each password, in no other part of a URL."""
@@ -176,9 +176,7 @@ def test_no_command_shows_the_password_of_a_url_that_it_refuses(url: str) -> Non
 
 def test_a_command_that_reaches_no_server_names_it_without_the_password() -> None:
     pytest.importorskip("psycopg", reason="needs the extra postgres")
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        port = bound.getsockname()[1]
+    port = free_port()
     url = f"postgresql://user:{SECRET}@127.0.0.1:{port}/0"
     for command in ("doctor", "migrate", "queues"):
         done = CliRunner().invoke(commands, [command, "--url", url])
