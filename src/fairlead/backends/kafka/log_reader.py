@@ -28,7 +28,7 @@ from fairlead.backends.kafka.endpoint import (
 from fairlead.backends.kafka.extent_requests import ExtentRequests
 from fairlead.backends.kafka.failures import is_refused, translate
 from fairlead.backends.kafka.offset_commits import OffsetCommits
-from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.backends.kafka.reading import PartitionReading, Taken
 from fairlead.clock import Clock
 from fairlead.errors import FairleadError
@@ -83,7 +83,6 @@ class LogReader:
         settings = {
             "group.id": endpoint.group,
             "error_cb": self._on_error,
-            "throttle_cb": ThrottleLog({"log": endpoint.location}),
             "on_commit": self._commits.on_commit,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

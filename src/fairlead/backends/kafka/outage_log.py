@@ -5,12 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from confluent_kafka import ThrottleEvent
-
 log = logging.getLogger("fairlead.kafka")
-
-THROTTLE_WARN_EVERY = 300.0
-"""Seconds between two warnings of a client about a quota."""
 
 
 class KafkaOutageLog:
@@ -38,19 +33,3 @@ class KafkaOutageLog:
         if is_due:
             self._last_error, self._warned_at = error, now
             log.warning(self._warning, extra={**self._about, "error": error})
-
-
-class ThrottleLog:
-    """The `throttle_cb` of a client: warn that a quota slows the client down, at most every
-    THROTTLE_WARN_EVERY seconds."""
-
-    def __init__(self, about: dict[str, str]) -> None:
-        """`about`: the line's fields beside `error`."""
-        warning = "Kafka slows this client down: raise its quota"
-        self._outages = KafkaOutageLog(warning, about, THROTTLE_WARN_EVERY)
-
-    def __call__(self, event: ThrottleEvent) -> None:
-        """Note a response that came late because of a quota."""
-        if event.throttle_time > 0:
-            seconds = f"{event.throttle_time:g} s for a response of broker {event.broker_id}"
-            self._outages.report(seconds)

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from fairlead.backends.kafka.client import AGAIN_SECONDS, ClientThread
 from fairlead.backends.kafka.endpoint import KafkaEndpoint
-from fairlead.backends.kafka.outage_log import KafkaOutageLog, ThrottleLog
+from fairlead.backends.kafka.outage_log import KafkaOutageLog
 from fairlead.errors import (
     ConfigurationError,
     FairleadError,
@@ -242,7 +242,6 @@ class KafkaSender:
             "message.max.bytes": LARGEST,
             "queue.buffering.max.kbytes": MOST_KILOBYTES,
             "error_cb": self._refusals,
-            "throttle_cb": ThrottleLog({"kafka": self._endpoint.location}),
         }
         producer = Producer(self._endpoint.producer_settings(settings))
         self._thread = ClientThread("sender", producer, self, self._outages)
