@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import isawaitable
 from typing import Any, TypeGuard, TypeVar
 
 from redis import exceptions
@@ -47,7 +48,8 @@ class Cancelled:
     """
 
     def __init__(self) -> None:
-        self._task = asyncio.current_task()
+        has_loop = asyncio._get_running_loop() is not None  # a synchronous client needs none
+        self._task = asyncio.current_task() if has_loop else None
         self._before = self._task.cancelling() if self._task else 0
 
     def check(self) -> None:
@@ -77,7 +79,7 @@ async def run_async(
         failure = None
         try:
             try:
-                response = await _respond_async(redis, queue, command, confirmation)
+                response = await _respond(redis, queue, command, confirmation)
             finally:
                 cancelled.check()
         except BaseException as error:
@@ -86,21 +88,18 @@ async def run_async(
 
 def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None) -> T:
     """Run the steps with a synchronous client and return their result. Raise the same errors as
-    `run_async`."""
-    response: Any = None
-    failure: BaseException | None = None
-    while True:
-        try:
-            command = steps.send(response) if failure is None else steps.throw(failure)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        except UnicodeEncodeError as error:
-            raise _not_text(error) from None
-        failure = None
-        try:
-            response = _respond(redis, queue, command, confirmation)
-        except BaseException as error:
-            failure = error
+    `run_async`, whose coroutine never waits: each call of the client has ended when it returns."""
+    try:
+        run_async(redis, queue, steps, confirmation).send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise AssertionError("a synchronous client has returned an awaitable")
+
+
+async def _result(response: Any) -> Any:
+    """Return what a call of the client has returned, or what an asynchronous client returns
+    later."""
+    return await response if isawaitable(response) else response
 
 
 def _not_text(error: UnicodeEncodeError) -> InvalidMessage:
@@ -108,55 +107,35 @@ def _not_text(error: UnicodeEncodeError) -> InvalidMessage:
     return InvalidMessage(f"UTF-8 cannot keep {part!r}: half of a character; give bytes")
 
 
-async def _respond_async(
+async def _respond(
     redis: Any, queue: str, command: Command, confirmation: Confirmation | None
 ) -> Any:
     """Run one command. If its server has become a replica, drop the idle connections, and run the
     command once more: the new connection goes where the server's name leads now."""
     try:
         with translated_errors(redis, queue):
-            return await _execute_async(redis, command, confirmation)
+            return await _execute(redis, command, confirmation)
     except ServerMoved:
-        await _drop_connections_async(redis)
+        await _drop_connections(redis)
         with translated_errors(redis, queue):
-            return await _execute_async(redis, command, confirmation)
+            return await _execute(redis, command, confirmation)
 
 
-def _respond(redis: Any, queue: str, command: Command, confirmation: Confirmation | None) -> Any:
-    """Run one command as `_respond_async` does."""
-    try:
-        with translated_errors(redis, queue):
-            return _do(redis, command, confirmation)
-    except ServerMoved:
-        _drop_connections(redis)
-        with translated_errors(redis, queue):
-            return _do(redis, command, confirmation)
-
-
-async def _drop_connections_async(redis: Any) -> None:
+async def _drop_connections(redis: Any) -> None:
     """Close the idle connections of a client now, and those in use when their command ends."""
     if (connection := getattr(redis, "connection", None)) is not None:
-        await connection.disconnect()
+        await _result(connection.disconnect())
     if (pool := getattr(redis, "connection_pool", None)) is not None:
-        await pool.update_active_connections_for_reconnect()
-        await pool.disconnect(inuse_connections=False)
+        await _result(pool.update_active_connections_for_reconnect())
+        await _result(pool.disconnect(inuse_connections=False))
 
 
-def _drop_connections(redis: Any) -> None:
-    """Close the connections of a client as `_drop_connections_async` does."""
-    if (connection := getattr(redis, "connection", None)) is not None:
-        connection.disconnect()
-    if (pool := getattr(redis, "connection_pool", None)) is not None:
-        pool.update_active_connections_for_reconnect()
-        pool.disconnect(inuse_connections=False)
-
-
-async def _execute_async(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+async def _execute(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
     """Run one command. A client of a cluster may close a connection that another task has just
     begun to open, while it refreshes the slots; redis-py 8.1 then raises AttributeError."""
     for _ in range(_MOST_RACES):
         try:
-            return await _do_async(redis, command, confirmation)
+            return await _do(redis, command, confirmation)
         except AttributeError as error:
             if not is_cluster(redis) or "'NoneType' object" not in str(error):
                 raise
@@ -165,36 +144,23 @@ async def _execute_async(redis: Any, command: Command, confirmation: Confirmatio
     raise exceptions.ConnectionError("closed during refreshes")
 
 
-async def _do_async(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
+async def _do(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
     if confirmation is not None and _is_relied_on(command):
-        responses = await _confirmable(redis, command, confirmation, False).execute(False)
+        responses = await _result(_confirmable(redis, command, confirmation, False).execute(False))
         if isinstance(responses[0], NoScriptError):
-            responses = await _confirmable(redis, command, confirmation, True).execute(False)
+            again = _confirmable(redis, command, confirmation, True)
+            responses = await _result(again.execute(False))
         return _confirmed(responses, confirmation)
     if isinstance(command, WaitForEntry):
         with _ignored_end_of_wait():
-            return bool(await redis.xread(command.after, count=1, block=command.millis))
+            entries = redis.xread(command.after, count=1, block=command.millis)
+            return bool(await _result(entries))
         return False
+    given = (*_keys(redis, command), *command.arguments)
     try:
-        return await redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
+        return await _result(redis.evalsha(command.script.sha, *given))
     except NoScriptError:
-        return await redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
-
-
-def _do(redis: Any, command: Command, confirmation: Confirmation | None) -> Any:
-    if confirmation is not None and _is_relied_on(command):
-        responses = _confirmable(redis, command, confirmation, False).execute(False)
-        if isinstance(responses[0], NoScriptError):
-            responses = _confirmable(redis, command, confirmation, True).execute(False)
-        return _confirmed(responses, confirmation)
-    if isinstance(command, WaitForEntry):
-        with _ignored_end_of_wait():
-            return bool(redis.xread(command.after, count=1, block=command.millis))
-        return False
-    try:
-        return redis.evalsha(command.script.sha, *_keys(redis, command), *command.arguments)
-    except NoScriptError:
-        return redis.eval(command.script.text, *_keys(redis, command), *command.arguments)
+        return await _result(redis.eval(command.script.text, *given))
 
 
 def _is_relied_on(command: Command) -> TypeGuard[RunScript]:
