@@ -7,7 +7,7 @@ the engine, with memory for all triggers. A task is claimed when it is taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from sys import maxsize
 from typing import NamedTuple
@@ -29,16 +29,14 @@ class VirtualNode:
         slots: int,
         limits: Sequence[ConcurrencyPolicy] = (),
         is_fair: bool = True,
-        weights: Mapping[str, float] | None = None,
     ) -> None:
         """`slots`: tasks that run at once. `limits`: limits of each task beside the slots.
-        `is_fair`: False for the order of arrival. `weights`: weights set at run time, by key; the
-        mapping may change while the node is in use."""
+        `is_fair`: False for the order of arrival."""
         self._ledger = SlotLedger(slots)
         self._ledger.register_queue(queue, *limits)
         self._table = TriggerTable(self._ledger)
         if is_fair:
-            self._table.weigh(queue, {} if weights is None else weights)
+            self._table.weigh(queue, {})
 
     @property
     def room(self) -> int:

@@ -106,23 +106,18 @@ def interval(values: Sequence[float]) -> Interval | None:
 def verdict(losses: Sequence[float], baseline: Sequence[float]) -> str:
     """Compare a policy with another on the same samples, one by one.
 
-    Return "better" if the intervals do not overlap; "better in pairs" if they overlap, since
-    samples differ, but the interval of the difference on the same sample lies below 0. Otherwise
-    return "worse", "worse in pairs" or "indistinguishable". A sample without a value, which is an
-    infinite loss, is left out.
+    Return "better" or "worse" if the interval of the difference on the same sample lies on one side
+    of 0, else "indistinguishable". A sample without a value, which is an infinite loss, is left
+    out.
     """
-    both = [pair for pair in zip(losses, baseline, strict=True) if all(map(isfinite, pair))]
-    ours, theirs = interval([one for one, _ in both]), interval([other for _, other in both])
-    pairs = interval([one - other for one, other in both])
-    if ours is None or theirs is None or pairs is None:
+    differences = interval(
+        [one - other for one, other in zip(losses, baseline, strict=True) if isfinite(one - other)]
+    )
+    if differences is None:
         return "no samples"
-    if ours.high < theirs.low:
+    if differences.high < 0:
         return "better"
-    if ours.low > theirs.high:
-        return "worse"
-    if pairs.high < 0:
-        return "better in pairs"
-    return "worse in pairs" if pairs.low > 0 else "indistinguishable"
+    return "worse" if differences.low > 0 else "indistinguishable"
 
 
 def _requirement(text: str) -> Requirement:
