@@ -430,6 +430,17 @@ async def test_a_batch_refused_by_a_leaving_partition_is_received_again_if_the_p
     assert bench.start() == ["t"]
 
 
+async def test_entries_in_partitions_that_the_queue_no_longer_has_run_too(bench: Bench) -> None:
+    bench.begin()
+    for n in (3, 7):
+        late = task(id_named(f"t{n}"), ordering_key=f"k{n}", unique_key=f"t{n}", partition=n)
+        bench.log.append([Submit(late)])
+    while await bench.log.lag("q"):  # a thread passes them on, in real time
+        await bench.wait(1)
+    await bench.wait(5)
+    assert sorted(bench.start()) == ["t3", "t7"]
+
+
 async def test_batches_of_the_log_are_bounded_by_bytes_also_while_a_hundred_large_ones_wait(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.core.limits import sharded_permits
-from fairlead.core.limits.permits import DRIFT, PermitLedger, decode
+from fairlead.core.limits.permits import DRIFT, PermitLedger, decode, encode
 from fairlead.core.limits.sharded_permits import (
     LedgerFull,
     LedgerSteps,
@@ -156,6 +156,33 @@ def test_permits_are_renewed_in_the_shards_that_another_node_has_split_off(
         settle(store, [one], now)
         assert blocked.until == now + TTL
     assert store.follow(held_permits()) == dict.fromkeys(KEYS, 2)
+
+
+def test_permits_lost_in_one_part_of_a_split_shard_are_not_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = LedgerStore()
+    one, blocked = running_on("one", store), running_on("blocked", store)
+    split(one, store, monkeypatch)
+    part = next(shard for shard in store.shards if shard)
+    ledger = decode(store.read(part)[0])
+    nodes = {node: held for node, held in ledger.nodes.items() if node != "blocked"}
+    assert store.write(part, encode(PermitLedger(nodes)), store.read(part)[1])
+    assert not store.follow(blocked.renew("", lambda: 5.0))
+    assert blocked.until == TTL
+
+
+def test_a_node_leaves_the_shards_that_another_node_has_split_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = LedgerStore()
+    one, leaving = running_on("one", store), running_on("leaving", store)
+    split(one, store, monkeypatch)
+    for key in KEYS:
+        leaving.release(key)
+    for shard in leaving.shards:
+        store.follow(leaving.leave(shard, lambda: 0.0))
+    assert store.follow(held_permits()) == dict.fromkeys(KEYS, 1)
 
 
 # the cluster, under faults ------------------------------------------------------------------------

@@ -84,6 +84,13 @@ def test_early_ends_in_a_row_end_the_supervisor_when_no_worker_is_ready(
     assert orders(fleet.on_exit(start.child, code, now + seconds)) == [End(code)]
 
 
+def test_a_usage_error_at_the_first_start_ends_the_supervisor_at_once() -> None:
+    fleet = Fleet(2)
+    fleet.start(0.0)
+    assert orders(fleet.on_exit(1, 2, 0.1)) == [Drain(2)]
+    assert orders(fleet.on_exit(2, 0, 0.2)) == [End(2)]
+
+
 def test_after_a_worker_was_ready_a_usage_error_is_tried_again() -> None:
     fleet = running(2)
     fleet.on_exit(1, 137, 100.0)
