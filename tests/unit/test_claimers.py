@@ -10,6 +10,7 @@ from typing import Any
 from fairlead.engine.claimers import TaskClaimer
 from fairlead.engine.liveness import Expiry
 from fairlead.engine.pollers import Pollers
+from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge
 from fairlead.model import ClaimedTask, Trigger
 from fairlead.ports.observer import Silent
@@ -103,3 +104,15 @@ async def test_a_round_of_a_poller_that_the_limits_of_the_server_refuse_becomes_
     assert await pollers.due() is None
     assert store.rows == 0
     assert sum(size > 100 for size in store.sizes) <= 6
+
+
+async def test_a_store_that_refuses_to_take_tasks_back_does_not_keep_a_node_from_stopping() -> None:
+    class Store:
+        async def hand_back(self, node: str, held: Sequence[tuple[str, int]]) -> None:
+            raise ValueError("no changes before Monday")
+
+    claimer, settled = make_claimer(Store())
+    task = ClaimedTask("1", 2, 1, 1, b"{}", "json", 0, False, None)
+    run = Run(trigger(1), task, None, True)
+    await claimer.hand_back([run])
+    assert settled == ["1"]

@@ -201,6 +201,48 @@ def test_a_key_announced_before_this_node_reads_the_lane_waits_for_no_walk(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_under_way", [False, True])
+@pytest.mark.parametrize(("name", "again"), [("", [3, 4, 5, 6, 7, 8]), ("pay", [3, 5, 7])])
+def test_rows_that_the_node_has_left_are_read_again_in_their_order_once_it_asks_for_them(
+    name: str, again: list[int], is_under_way: bool
+) -> None:
+    """Rows of all names or of one, also if they are left again while the key is being read."""
+    rows, room = Rows(), Choosing(limit=9)
+    rows.keys = dict.fromkeys(range(1, 9), "flood")
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
+
+    def leave() -> None:
+        reader.read_later({Feed("flood", name): 2})
+
+    async def main() -> None:
+        assert len(await _read_all(reader, room)) == 8
+        leave()
+        room.limit, room.takes_old = 2, False
+        assert not await reader.read(room)
+        room.takes_old = True
+        if is_under_way:
+            rows.on_read = leave
+        found = [row.seq for row in await _read_all(reader, room)]
+        assert found == again
+
+    asyncio.run(main())
+
+
+def test_the_rows_of_all_names_are_read_together_again_while_one_name_is_read_apart() -> None:
+    rows, room = Rows(), Choosing(limit=9)
+    rows.keys = dict.fromkeys(range(1, 9), "flood")
+    reader = KeyedReader(LANE, 0, 0, rows, CLOCK)
+
+    async def main() -> None:
+        assert len(await _read_all(reader, room)) == 8
+        reader.read_later({Feed("flood", "pay"): 2})
+        rows.on_read = reader.read_together
+        assert [row.seq for row in await _read_all(reader, room)] == [3, 4, 5, 6, 7, 8]
+        assert reader.is_done
+
+    asyncio.run(main())
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(

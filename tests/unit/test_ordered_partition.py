@@ -290,6 +290,24 @@ async def test_a_lost_partition_still_tries_to_write_the_ends_of_its_runs_and_is
     assert len(bench.store.history) == 1
 
 
+async def test_a_task_overwritten_while_it_waits_for_a_slot_runs_in_its_new_form(
+    bench: Bench,
+) -> None:
+    bench.begin()
+    first = bench.submit(id="u")
+    await bench.wait(1)
+    assert len(bench.table) == 1
+    again = task(
+        id_named("new"), payload=b"[]", ordering_key="a", unique_key="u", run_at=first.key.run_at
+    )
+    bench.log.append([Submit(again)])
+    bench.log.poke()
+    await bench.wait(1)
+    assert bench.start() == []
+    await bench.wait(1)
+    assert bench.start() == ["new"]
+
+
 async def test_a_long_move_to_the_history_does_not_hold_up_a_release(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
