@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -84,6 +85,26 @@ async def all_committed(app: App, queue: str = "default") -> None:
     async with asyncio.timeout(SOON):
         while any((await asyncio.to_thread(lags, app, queue)).values()):
             await asyncio.sleep(0.1)
+
+
+async def test_a_worker_of_a_new_group_gets_exactly_the_messages_younger_than_the_reset_age(
+    sqlite_url: str, kafka_url: str
+) -> None:
+    app = counting(sqlite_url, f"{kafka_url}&reset=4d")
+    app.queue("mail", partitions=1)
+    send = idle(app, "send", queue="mail")
+    endpoint_of(app).ensure({"mail": 1})
+    producer = confluent_kafka.Producer(endpoint_of(app).settings({}))
+    for age in (5, 4.5, 3, 1):
+        at = round((time.time() - age * 86_400) * 1000)
+        producer.produce(endpoint_of(app).topic("mail"), b"bad", partition=0, timestamp=at)
+    producer.flush(SOON)
+    async with owning(app, 1) as node:
+        await send.submit_async(1)
+        await settled(app, node)
+        await all_committed(app, "mail")
+    assert counts(app)["corrupt_triggers"] == 2
+    app.close()
 
 
 async def test_an_ordering_key_is_the_key_of_the_message_and_stays_in_one_partition(

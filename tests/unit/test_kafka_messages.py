@@ -104,7 +104,7 @@ def test_every_queue_has_its_own_topic(queue: str) -> None:
 
 def test_a_url_holds_all_settings() -> None:
     endpoint = client.KafkaEndpoint.of(
-        "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
+        "kafka://me:p%40ss@a:1,b:2/?prefix=pay.&reset=-4d&replication=3&client.rack=r1&security.protocol=SASL_PLAINTEXT"
     )
     assert (endpoint.brokers, endpoint.prefix, endpoint.group, endpoint.replication) == (
         "a:1,b:2",
@@ -112,6 +112,7 @@ def test_a_url_holds_all_settings() -> None:
         "pay",
         3,
     )
+    assert endpoint.reset == 4 * 86_400
     settings = endpoint.settings({})
     assert settings["sasl.password"] == "p@ss" and settings["security.protocol"] == "SASL_PLAINTEXT"
     assert (settings["sasl.mechanism"], settings["client.rack"]) == (
@@ -121,11 +122,20 @@ def test_a_url_holds_all_settings() -> None:
 
 
 @pytest.mark.parametrize(
+    "text, seconds",
+    [("4d", 345_600), ("-4d", 345_600), ("+90s", 90), ("1.5h", 5400), ("2w", 1_209_600)],
+)
+def test_the_sign_of_a_time_to_go_back_is_ignored(text: str, seconds: float) -> None:
+    assert client.KafkaEndpoint.of(f"kafka://a/?reset={text.replace('+', '%2B')}").reset == seconds
+
+
+@pytest.mark.parametrize(
     "url, why",
     [
         ("kafka://", "names no broker"),
         ("kafka://a/topic", "a path"),
         ("kafka://u:secret@a/?color=red", "unknown parameter color; use kafka://"),
+        ("kafka://a/?reset=soon", "earliest, latest, or a time"),
         ("kafka://a/?prefix=white%20space", "prefix 'white space'"),
         ("kafka://a/?replication=0", "number of copies"),
         ("kafka://a/?socket.colour=red", 'No such configuration property: "socket.colour"'),

@@ -36,7 +36,7 @@ from fairlead.errors import ConfigurationError
 from fairlead.ports.trigger_channel import ChannelStatus, PartitionStatus
 from fairlead.urls import hosts_of, parameters_of, shown_url, split_url
 
-KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&replication=3]"
+KNOWN = "kafka://[user:password@]host:9092[,host...]/[?prefix=fairlead.&reset=earliest|latest|4d&replication=3]"
 
 ADMIN_SECONDS = 5.0
 """Seconds without a response after which Kafka is unavailable."""
@@ -52,12 +52,14 @@ fit into every topic."""
 PartitionId = tuple[str, int]
 """Topic and partition."""
 
-_PARAMETERS = ("prefix", "replication")
+_PARAMETERS = ("prefix", "reset", "replication")
 _OF_LIBRDKAFKA = re.compile(r"[a-z]+([._][a-z]+)*\.[a-z._]+")
 """Names of parameters that are settings of librdkafka."""
 
 _LONGEST = 249
 """Characters of a topic's name, at most."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 class Extent(NamedTuple):
@@ -82,6 +84,9 @@ class KafkaEndpoint:
     prefix: str = "fairlead."
     """The beginning of topic names; also the name of the consumer group. Each task store needs its
     own."""
+    reset: str | float = "earliest"
+    """The start of a partition without any committed offset: "earliest", "latest", or a number of
+    seconds back."""
     replication: int = -1
     """Copies of each partition; -1 leaves the number to the brokers."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -107,7 +112,8 @@ class KafkaEndpoint:
             user, _, password = who.partition(":")
             client = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", **client}
             client |= {"sasl.username": unquote(user), "sasl.password": unquote(password)}
-        prefix, copies = options.get("prefix", cls.prefix), options.get("replication", "-1")
+        prefix, reset = options.get("prefix", cls.prefix), options.get("reset", "earliest")
+        copies = options.get("replication", "-1")
         hosts_of(where, brokers, 9092)
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,40}", prefix):
             raise ConfigurationError(
@@ -116,7 +122,7 @@ class KafkaEndpoint:
             )
         if not re.fullmatch(r"-1|[1-9]\d*", copies):
             raise ConfigurationError(f"{where}: replication {copies!r}: use a number of copies")
-        endpoint = cls(brokers, prefix, int(copies), client)
+        endpoint = cls(brokers, prefix, _reset(where, reset), int(copies), client)
         if client:
             try:
                 endpoint.admin()
@@ -412,6 +418,18 @@ def _queue(name: str) -> str:
 def reason(error: Exception) -> str:
     """Return the text of an error, for people."""
     return str(error.args[0].str()) if isinstance(error, KafkaException) else str(error)
+
+
+def _reset(where: str, text: str) -> str | float:
+    """Parse the option of `KafkaEndpoint.reset`. The sign of a time is ignored, since the time is
+    always one before now."""
+    if text in ("earliest", "latest"):
+        return text
+    if found := re.fullmatch(r"[+-]?(\d+(?:\.\d+)?)([smhdw])", text):
+        return float(found[1]) * _UNITS[found[2]]
+    raise ConfigurationError(
+        f"{where}: reset {text!r}: use earliest, latest, or a time such as 90s, 15m, 12h, 4d, 2w"
+    )
 
 
 def ignore_error(error: KafkaError) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     KafkaException,
     Message,
@@ -16,7 +18,7 @@ from confluent_kafka import (
 )
 
 from fairlead.backends.kafka.client import ClientThread, next_page
-from fairlead.backends.kafka.endpoint import CLOSE_SECONDS, KafkaEndpoint, reason
+from fairlead.backends.kafka.endpoint import ADMIN_SECONDS, CLOSE_SECONDS, KafkaEndpoint, reason
 from fairlead.backends.kafka.failures import is_refused, translate
 from fairlead.backends.kafka.messages import decode
 from fairlead.backends.kafka.outage_log import KafkaOutageLog
@@ -98,7 +100,9 @@ class Receiver:
                 "error_cb": lambda error: self._outages.report(error.str()),
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
-                "auto.offset.reset": "earliest",
+                "auto.offset.reset": "earliest"
+                if isinstance(endpoint.reset, float)
+                else endpoint.reset,
                 "partition.assignment.strategy": "cooperative-sticky",
                 "session.timeout.ms": round(session_seconds * 1000),
                 "heartbeat.interval.ms": round(session_seconds * 1000 / 20),
@@ -220,6 +224,12 @@ class Receiver:
             return None
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if isinstance(self._endpoint.reset, float):
+            try:
+                partitions = since(consumer, partitions, time.time() - self._endpoint.reset)
+            except KafkaException as error:
+                # Read from the earliest offset: triggers of finished tasks are skipped.
+                self._outages.report(reason(error))
         consumer.incremental_assign(partitions)
         if self._is_paused:
             consumer.pause(partitions)
@@ -246,3 +256,15 @@ class Receiver:
             TopicPartition(self._endpoint.topic(key.queue), key.partition, at)
             for key, at in offsets.items()
         ]
+
+
+def since(
+    consumer: Consumer, partitions: Sequence[TopicPartition], instant: float
+) -> list[TopicPartition]:
+    """Return the partitions, each from its committed offset, or else from the first message not
+    older than `instant` (seconds since 1970). Raise KafkaException if Kafka does not respond."""
+    committed = consumer.committed(list(partitions), timeout=ADMIN_SECONDS)
+    fresh = [at for at in committed if at.offset == OFFSET_INVALID]
+    asked = [TopicPartition(at.topic, at.partition, round(instant * 1000)) for at in fresh]
+    found = consumer.offsets_for_times(asked, timeout=ADMIN_SECONDS) if asked else []
+    return [at for at in committed if at.offset != OFFSET_INVALID] + found

@@ -63,10 +63,10 @@ class KafkaTaskLog:
         clock: Clock,
         store: Cluster | None = None,
     ) -> None:
-        """`url`: as for the trigger channel. `partitions`: number of partitions of each queue.
-        `counted`: called with the number of entries that were not appended (`failed_appends`).
-        `store`: task store that the log must belong to; None checks nothing. Raise
-        ConfigurationError for a bad URL."""
+        """`url`: as for the trigger channel; `reset` has no meaning here. `partitions`: number of
+        partitions of each queue. `counted`: called with the number of entries that were not
+        appended (`failed_appends`). `store`: task store that the log must belong to; None checks
+        nothing. Raise ConfigurationError for a bad URL."""
         endpoint = KafkaEndpoint.of(url)
         self._endpoint = endpoint.log
         self._topics = LogTopics(self._endpoint, PrefixOwner(endpoint, store), partitions)
