@@ -186,7 +186,6 @@ class World:
             lambda: queue.details("g", count=200),
             lambda: queue.cordon(count=600),
             lambda: queue.cordoned(count=600),
-            lambda: queue.dead_letters(count=600),
             lambda: queue.dead_letter_heads(count=600),
             lambda: queue.dead_letter(self.letters[-1]),
             lambda: queue.requeue_dead_letters(*self.letters[-300:]),

@@ -65,7 +65,6 @@ class UsedQueue:
             "set_weight": lambda: queue.set_weight("k2", 3.0),
             "stats": lambda: queue.stats("one"),
             "details": lambda: queue.details("one"),
-            "dead_letters": queue.dead_letters,
             "dead_letter_heads": queue.dead_letter_heads,
             "nack": lambda: queue.nack("one", "c", *self.held[2:]),
             "cordoned": queue.cordoned,
@@ -78,7 +77,7 @@ class UsedQueue:
             ids |= {
                 message.id for message in self.queue.reclaim("two", "last", min_idle=0, count=100)
             }
-        return ids | {each.id for each in (*self.queue.cordoned(), *self.queue.dead_letters())}
+        return ids | {each.id for each in (*self.queue.cordoned(), *self.queue.dead_letter_heads())}
 
 
 @pytest.mark.parametrize("name_of_key", KEYS)
@@ -113,7 +112,7 @@ def test_reserved_fields_of_other_writers_do_not_hide_dead_letters(redis_url, cl
         )
         id = queue.read("g", "c").id
         assert queue.reclaim("g", "c", min_idle=0) == []
-        (dead,) = queue.dead_letters()
+        (dead,) = queue.dead_letter_heads()
         assert (dead.id, dead.deliveries, dead.values) == (id, 1, {"n": b"1"})
 
 
@@ -127,7 +126,7 @@ def test_a_foreign_message_with_too_many_fields_is_copied_with_the_first_of_them
         other = queue.write({"n": 1})
         queue.read("g", "dead")
         assert queue.reclaim("g", "c", min_idle=0) == []
-        assert len(queue.dead_letters()) == 2, (
+        assert len(queue.dead_letter_heads()) == 2, (
             f"{other} too: one message must not hold back all others"
         )
         client.xadd("q", {"fairlead:deadline": "1", **many})
@@ -146,5 +145,5 @@ def test_a_claim_whose_entry_was_trimmed_can_be_ended(redis_url, client) -> None
         ids.append(queue.read("g", "c").id)
         client.xtrim("q", maxlen=1, approximate=False)
         bury(queue, "g", "c", *ids)
-        assert [dead.id for dead in queue.dead_letters()] == [ids[1], written]
+        assert [dead.id for dead in queue.dead_letter_heads()] == [ids[1], written]
         assert queue.stats("g").pending == 0

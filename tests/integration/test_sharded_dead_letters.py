@@ -71,7 +71,7 @@ def test_no_command_on_dead_letters_returns_more_than_about_a_megabyte(queue, cl
     bury(queue, *[NewMessage({"body": b"x" * 100_000}) for _ in range(60)])
     client.config_set("client-output-buffer-limit", "normal 4000000 0 0")
     try:
-        letters = queue.dead_letters()
+        letters = queue.dead_letter_heads()
         assert queue.requeue_dead_letters(*(letter.id for letter in letters)) == [
             letter.id for letter in letters
         ]
@@ -256,7 +256,7 @@ def test_a_message_given_back_too_often_becomes_a_dead_letter(queue) -> None:
         assert queue.nack("g", "c", message.id) == [message.id]
     with pytest.raises(Empty):
         queue.read("g", "c")
-    (letter,) = queue.dead_letters()
+    (letter,) = queue.dead_letter_heads()
     assert (letter.id, letter.deliveries) == (message.id, 2)
 
 

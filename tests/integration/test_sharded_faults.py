@@ -65,7 +65,7 @@ def test_a_message_that_is_never_acknowledged_becomes_a_dead_letter(queue) -> No
         (message,) = queue.reclaim("g", consumer, min_idle=0)
         assert (message.id, message.deliveries) == (poison, expected)
     assert queue.reclaim("g", "c4", min_idle=0) == []
-    (dead,) = queue.dead_letters()
+    (dead,) = queue.dead_letter_heads()
     assert (dead.id, dead.values, dead.shard_key, dead.deliveries) == (
         poison,
         {"n": b"\xff"},
@@ -82,7 +82,7 @@ def test_a_dead_letter_of_one_group_stays_a_message_of_the_other(queue) -> None:
     queue.read("well", "c")
     for _ in range(3):
         queue.reclaim("sick", "c", min_idle=0)
-    assert [dead.id for dead in queue.dead_letters()] == [id]
+    assert [dead.id for dead in queue.dead_letter_heads()] == [id]
     assert queue.ack("well", id) == 1
     assert queue.len() == 0
 

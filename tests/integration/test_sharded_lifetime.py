@@ -40,7 +40,7 @@ async def test_a_server_that_was_down_for_longer_than_ttl_has_lost_nothing() -> 
         with SyncShardedQueue(server.url, "q", ttl=4.0, max_deliveries=1) as queue:
             read = drain(queue)
             assert len(read) == 99
-            assert [letter.id for letter in queue.dead_letters()] == [dead]
+            assert [letter.id for letter in queue.dead_letter_heads()] == [dead]
             found = queue.stats("g")
             assert (found.pending, found.waiting) == (1, 0)
             assert queue.ack("g", claimed) == 1

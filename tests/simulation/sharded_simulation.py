@@ -22,6 +22,7 @@ from redis import Redis
 from redis.exceptions import NoScriptError, ResponseError
 
 from fairlead.sharded import Empty, Message, NewMessage
+from fairlead.sharded.dead_letters import DeadLetterSteps
 from fairlead.sharded.settings import ShardedSettings
 from fairlead.sharded.steps import QueueSteps, RunScript, Steps, WaitForEntry
 
@@ -393,7 +394,7 @@ class Simulation:
                 )
 
     def _see_dead(self) -> None:
-        self.dead = {copy.id for copy in self._do(self._queue.dead_letters(1000))}
+        self.dead = {copy.id for copy in self._do(DeadLetterSteps(self._queue).heads(1000, ""))}
         self.claimed -= self.dead
 
     def _would_wake(self, wait: WaitForEntry) -> bool:

@@ -189,16 +189,13 @@ class ShardedQueue(Connected):
         """Return cordoned messages, oldest first. The queue keeps them for `ttl` seconds of use."""
         return await self._do(self._steps.cordoned(count))
 
-    async def dead_letters(self, *, count: int = 1000, after: str = "") -> list[RemovedMessage]:
-        """Return messages that were delivered too often, oldest first, with all their fields. The
-        queue keeps them for `ttl` seconds of use. `after`: the position of the last dead letter of
-        the page before (`RemovedMessage.position`)."""
-        return await self._do(self._steps.dead_letters(count, after))
-
     async def dead_letter_heads(
         self, *, count: int = 1000, after: str = ""
     ) -> list[DeadLetterHead]:
-        """Return dead letters as `dead_letters` does, without their large fields, from an index."""
+        """Return messages that were delivered too often, oldest first, without their large fields;
+        `dead_letter` returns all fields of one. The queue keeps them for `ttl` seconds of use.
+        `after`: the position of the last dead letter of the page before
+        (`RemovedMessage.position`)."""
         return await self._do(self._dead_letters.heads(count, after))
 
     async def dead_letter(self, id: str) -> RemovedMessage:

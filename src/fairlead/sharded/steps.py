@@ -322,18 +322,11 @@ class QueueSteps:
 
     def cordoned(self, count: int) -> Steps[list[RemovedMessage]]:
         """See `ShardedQueue.cordoned`."""
-        return (yield from self._removed("cordoned", "", count))
-
-    def dead_letters(self, count: int, after: str = "") -> Steps[list[RemovedMessage]]:
-        """See `ShardedQueue.dead_letters`."""
-        return (yield from self._removed("dead", after, count))
-
-    def _removed(self, what: str, after: str, count: int) -> Steps[list[RemovedMessage]]:
-        """Return removed messages in pages of about `MOST_BYTES`."""
         found: list[RemovedMessage] = []
+        after = ""
         while len(found) < count:
             wanted = min(MOST_AT_ONCE, count - len(found))
-            entries = yield self.run(script.REMOVED, what, after, wanted)
+            entries = yield self.run(script.CORDONED, after, wanted)
             if not entries:
                 break
             found += map(removed_message, entries)

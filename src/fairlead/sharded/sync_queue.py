@@ -128,10 +128,6 @@ class SyncShardedQueue(Connected):
         """See `ShardedQueue.cordoned`."""
         return self._do(self._steps.cordoned(count))
 
-    def dead_letters(self, *, count: int = 1000, after: str = "") -> list[RemovedMessage]:
-        """See `ShardedQueue.dead_letters`."""
-        return self._do(self._steps.dead_letters(count, after))
-
     def dead_letter_heads(self, *, count: int = 1000, after: str = "") -> list[DeadLetterHead]:
         """See `ShardedQueue.dead_letter_heads`."""
         return self._do(self._dead_letters.heads(count, after))
