@@ -393,13 +393,10 @@ class CassandraSession:
 
     async def close(self) -> None:
         """Close the connections; a later call opens new ones."""
-        await asyncio.to_thread(self._close)
+        await asyncio.to_thread(self.close_now)
 
     def close_now(self) -> None:
         """Close the connections, as `close` does."""
-        self._close()
-
-    def _close(self) -> None:
         with self._opening:
             cluster, self._cluster, self._session = self._cluster, None, None
         if cluster is not None:
