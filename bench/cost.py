@@ -39,7 +39,7 @@ sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 from lcg_trace import jain, read_trace  # noqa: E402
 
 import fairlead  # noqa: E402
-from fairlead.lab.workers import WorkerProcesses  # noqa: E402
+from fairlead.lab.workers import WorkerProcess  # noqa: E402
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT  # noqa: E402
 
 TRACE = ROOT.parent / "shared" / "data" / "lcg-2005.swf.gz"
@@ -144,8 +144,9 @@ def measure(
         cleanup.callback(app.close)
         app.migrate()
         each = wanted.slots // wanted.workers
-        with WorkerProcesses("cost:app", wanted.workers, folder, environment, each) as workers:
-            workers.wait_until_up(app)
+        options = ["--workers", str(wanted.workers), "--concurrency", str(each)]
+        with WorkerProcess("cost:app", folder, environment, *options) as workers:
+            workers.wait_until_up(app, wanted.workers)
             if mode == "tuned":
                 tune(app, runs)
             return feed(app, job, runs, seconds, wanted.windows, NotedRuns(folder), workers)
@@ -181,7 +182,7 @@ def feed(
     seconds: float,
     windows: int,
     noted: NotedRuns,
-    workers: WorkerProcesses,
+    workers: WorkerProcess,
 ) -> list[tuple[float, int]]:
     """Keep every key supplied until the last window ends; then return its results."""
     submitted: Counter[str] = Counter()

@@ -31,7 +31,7 @@ from lcg_app import FOLDER, application, judge  # noqa: E402
 from lcg_trace import read_trace  # noqa: E402
 
 from fairlead.lab.demo import has_unfinished  # noqa: E402
-from fairlead.lab.workers import WorkerProcesses  # noqa: E402
+from fairlead.lab.workers import WorkerProcess  # noqa: E402
 from fairlead.pipeline.models import ATTEMPTS, TASKS  # noqa: E402
 from fairlead.pipeline.warehouse.location import Location  # noqa: E402
 from fairlead.pipeline.warehouse.warehouse import Warehouse  # noqa: E402
@@ -141,10 +141,10 @@ def run_all(app: Any, url: str, folder: pathlib.Path) -> None:
     """Run two workers until nothing is left."""
     pause = threading.Event()
     environment = {"FAIRLEAD_URL": url, FOLDER: str(folder), "PYTHONPATH": str(HERE)}
-    with WorkerProcesses("lcg_app:app", 2, folder, environment) as workers:
-        workers.wait_until_up(app)
+    with WorkerProcess("lcg_app:app", folder, environment, "--workers", "2") as worker:
+        worker.wait_until_up(app, 2)
         while has_unfinished(app):
-            workers.check()
+            worker.check()
             pause.wait(0.2)
 
 

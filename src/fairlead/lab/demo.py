@@ -26,7 +26,7 @@ from fairlead.core.policies.retry import Exponential
 from fairlead.declare.current import current_task
 from fairlead.declare.task import Task
 from fairlead.errors import ConfigurationError, FairleadError
-from fairlead.lab.workers import WorkerProcesses
+from fairlead.lab.workers import WorkerProcess
 from fairlead.model import Outcome, State
 from fairlead.model.history import ATTEMPT_FIELDS, START, Position
 
@@ -196,8 +196,8 @@ def _store(keep: Path | None) -> Iterator[tuple[App, Path]]:
 
 
 @contextmanager
-def _worker(app: App, folder: Path) -> Iterator[WorkerProcesses]:
-    with WorkerProcesses(MODULE, 1, folder, {"FAIRLEAD_URL": app.url}) as worker:
+def _worker(app: App, folder: Path) -> Iterator[WorkerProcess]:
+    with WorkerProcess(MODULE, folder, {"FAIRLEAD_URL": app.url}) as worker:
         worker.wait_until_up(app)
         yield worker
 
@@ -226,7 +226,7 @@ def _fairness(app: App) -> Fairness:
     )
 
 
-def _transactions(app: App, worker: WorkerProcesses) -> Transactions:
+def _transactions(app: App, worker: WorkerProcess) -> Transactions:
     confirm = _task(app, "confirm")
     path = app.url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path)) as connection:
@@ -277,7 +277,7 @@ def _task(app: App, name: str) -> Task[..., Any]:
     return Task(app, handler, handler.function)
 
 
-def _wait(is_so: Callable[[], bool], worker: WorkerProcesses) -> None:
+def _wait(is_so: Callable[[], bool], worker: WorkerProcess) -> None:
     deadline = time.monotonic() + _MOST_SECONDS
     while not is_so():
         worker.check()
@@ -289,7 +289,7 @@ def _wait(is_so: Callable[[], bool], worker: WorkerProcesses) -> None:
         time.sleep(_TICK_SECONDS)
 
 
-def _wait_until_empty(app: App, worker: WorkerProcesses) -> None:
+def _wait_until_empty(app: App, worker: WorkerProcess) -> None:
     _wait(lambda: not has_unfinished(app), worker)
 
 

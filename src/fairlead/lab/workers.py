@@ -1,4 +1,4 @@
-"""Worker processes of this interpreter that end with this process, however it ends."""
+"""A worker process of this interpreter that ends with this process, however it ends."""
 
 from __future__ import annotations
 
@@ -23,46 +23,31 @@ class WorkerEnded(FairleadError):
     """A worker process ended by itself; the text has the end of its log."""
 
 
-class WorkerProcesses:
-    """Several `fairlead worker` processes of one application, started and stopped by `with`. On
-    Linux they end with this process, even by kill -9."""
+class WorkerProcess:
+    """A `fairlead worker` process of one application, started and stopped by `with`. On Linux it
+    ends with this process, even by kill -9."""
 
     def __init__(
-        self,
-        application: str,
-        count: int,
-        folder: Path,
-        environment: Mapping[str, str],
-        concurrency: int | None = None,
+        self, application: str, folder: Path, environment: Mapping[str, str], *options: str
     ) -> None:
-        self._command = [sys.executable, "-m", "fairlead", "worker", application]
-        if concurrency is not None:
-            self._command += ["--concurrency", str(concurrency)]
-        self._count = count
-        self._folder = folder
+        """`folder`: of the log. `options`: of the command."""
+        self._command = [sys.executable, "-m", "fairlead", "worker", application, *options]
+        self._log = folder / "worker.log"
         self._environment = {**os.environ, **environment}
-        self._processes: list[subprocess.Popen[bytes]] = []
         self._pause = threading.Event()
 
-    def __enter__(self) -> WorkerProcesses:
-        try:
-            for number in range(self._count):
-                with self._log(number).open("wb") as log:
-                    # A session of its own: Ctrl-C reaches only this process, which stops the
-                    # workers in order.
-                    process = subprocess.Popen(
-                        self._command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        env=self._environment,
-                        start_new_session=True,
-                        preexec_fn=end_with_parent,
-                    )
-                self._processes.append(process)
-        except BaseException:
-            self.stop()
-            raise
+    def __enter__(self) -> WorkerProcess:
+        with self._log.open("wb") as log:
+            # A session of its own: Ctrl-C reaches only this process, which stops the worker.
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
         return self
 
     def __exit__(
@@ -71,47 +56,35 @@ class WorkerProcesses:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop(at_once=kind is not None)
+        """Send SIGTERM, and SIGKILL to a worker that has not ended in time, or after an error."""
+        if kind is not None:
+            self._process.kill()
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
-    def wait_until_up(self, app: App) -> None:
-        """Wait until every worker serves this store. Raise WorkerEnded if a worker ends, or if some
-        are not up in time."""
+    def wait_until_up(self, app: App, nodes: int = 1) -> None:
+        """Wait until so many nodes serve this store. Raise WorkerEnded if the worker ends, or if
+        they are not up in time."""
         deadline = time.monotonic() + _START_SECONDS
-        while len(app.management.nodes()) < self._count:
+        while len(app.management.nodes()) < nodes:
             self.check()
             if time.monotonic() > deadline:
-                raise WorkerEnded(f"the workers are not up after {_START_SECONDS:.0f} s")
+                raise WorkerEnded(f"the worker is not up after {_START_SECONDS:.0f} s")
             self._pause.wait(0.05)
 
     def check(self) -> None:
-        """Raise WorkerEnded if a worker has ended."""
-        for number, process in enumerate(self._processes):
-            if process.poll() is not None:
-                log_end = self._log(number).read_text(errors="replace").strip()[-2000:]
-                raise WorkerEnded(
-                    f"worker {number} ended with code {process.returncode}; the end of its"
-                    f" log:\n{log_end}"
-                )
+        """Raise WorkerEnded if the worker has ended."""
+        if self._process.poll() is not None:
+            log_end = self._log.read_text(errors="replace").strip()[-2000:]
+            raise WorkerEnded(
+                f"the worker ended with code {self._process.returncode}; the end of its"
+                f" log:\n{log_end}"
+            )
 
     def kill(self) -> None:
-        """Send SIGKILL to each worker, and wait for its end."""
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def stop(self, at_once: bool = False) -> None:
-        """Send SIGTERM to each worker, and SIGKILL to one that has not ended in time. `at_once`:
-        send SIGKILL first."""
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill() if at_once else process.terminate()
-        for process in self._processes:
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self._processes = []
-
-    def _log(self, number: int) -> Path:
-        return self._folder / f"worker-{number}.log"
+        """Send SIGKILL, and wait for the end."""
+        self._process.kill()
+        self._process.wait()
