@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fairlead.clock import Clock
-from fairlead.model import IncidentKind, IncidentReport
+from fairlead.model import INCIDENT_REPORTED, IncidentKind, IncidentReport
 
 REPEAT_SECONDS = 60.0
 """Seconds between two log lines about errors of one type."""
@@ -42,9 +42,16 @@ class RefusedWrites:
         self._on_incidents = on_incidents
         self._log_at: dict[str, float] = {}
         """Monotonic seconds from which an error is logged again, by its kind."""
+        self._reports: dict[str, IncidentReport] = {}
+        """The last report of each entry that is an incident, by task id."""
+        self._report_at = -math.inf
+        """Monotonic seconds from which all of them are reported again: the next try of one of many
+        entries may come after its incident would have ended."""
 
-    def on_refused(self, error: Exception, count: int, task_id: str, queue: str, name: str) -> None:
-        """Tell people of a refusal. `count`: number of refused entries."""
+    def on_refused(
+        self, error: Exception, refused: Collection[str], task_id: str, queue: str, name: str
+    ) -> None:
+        """Tell people of a refusal. `refused`: the task ids of all entries that are refused now."""
         kind, now = type(error).__qualname__, self._clock.monotonic()
         if now >= self._log_at.get(kind, -math.inf):
             self._log_at[kind] = now + REPEAT_SECONDS
@@ -55,12 +62,17 @@ class RefusedWrites:
                     "task_name": name,
                     "queue": queue,
                     "error": error_line(error),
-                    "refused": count,
+                    "refused": len(refused),
                     "cure": self._cure,
                 },
             )
-        if count <= MOST_REPORTED:
-            report = IncidentReport(
+        is_due = now >= self._report_at
+        if is_due or len(self._reports) >= MOST_REPORTED:
+            ids = set(refused)
+            self._reports = {id: each for id, each in self._reports.items() if id in ids}
+        is_new = task_id not in self._reports
+        if not is_new or len(self._reports) < MOST_REPORTED:
+            self._reports[task_id] = report = IncidentReport(
                 kind=IncidentKind.WRITE_REFUSED,
                 subject=task_id,
                 details=f"the store refuses a {self._what} ({error_line(error)}); {self._cure}",
@@ -68,7 +80,11 @@ class RefusedWrites:
                 queue=queue,
                 name=name,
             )
-            self._on_incidents([report])
+            if is_new and not is_due:
+                self._on_incidents([report])
+        if is_due:
+            self._report_at = now + INCIDENT_REPORTED
+            self._on_incidents([*self._reports.values()])
 
 
 def error_line(error: BaseException) -> str:

@@ -16,9 +16,10 @@ from fairlead.engine.completion import Completion
 from fairlead.engine.context import NodeContext
 from fairlead.engine.run import Run
 from fairlead.errors import BatchTooLarge, StoreUnavailable, WriteRefused
-from fairlead.model import ClaimedTask, Finish, IncidentReport
+from fairlead.model import INCIDENT_ENDS, ClaimedTask, Finish, IncidentReport
 from fairlead.ports.observer import Silent
 from fairlead.ports.task_store import Completed
+from fairlead.refused_writes import MOST_REPORTED
 from tests import tiers
 from tests.builders import trigger
 from tests.simulation.virtual_clock import VirtualClock
@@ -121,6 +122,26 @@ async def test_an_end_that_makes_the_store_unavailable_holds_back_no_other() -> 
         store.refuses.clear()
         assert await clock.run(lambda: "7" in store.written, 2)
     assert len(store.written) == 400
+
+
+async def test_incidents_of_many_refused_ends_are_reported_as_long_as_the_store_refuses_them() -> (
+    None
+):
+    clock, events = VirtualClock(), Events()
+    ends = [f"{n}" for n in range(2 * MOST_REPORTED)]
+    store = Picky(dict.fromkeys(ends, WriteRefused("a trigger")))
+    completion = completion_with(store, clock, len(ends), events=events)
+    async with serving(completion):
+        for _ in range(20):
+            events.incidents.clear()
+            await clock.run(lambda: False, INCIDENT_ENDS / 2)
+            assert {each.subject for each in events.incidents} == set(ends[:MOST_REPORTED])
+        store.refuses = dict.fromkeys(ends[MOST_REPORTED:], WriteRefused("a trigger"))
+        assert await clock.run(lambda: len(store.written) == MOST_REPORTED, 3 * len(ends))
+        await clock.run(lambda: False, len(ends))
+        events.incidents.clear()
+        await clock.run(lambda: False, INCIDENT_ENDS / 2)
+        assert {each.subject for each in events.incidents} == set(ends[MOST_REPORTED:])
 
 
 @pytest.mark.parametrize("number", seeds(300, 4))

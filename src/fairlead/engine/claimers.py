@@ -198,7 +198,7 @@ class TaskClaimer:
         for trigger in unwanted:
             self._context.table.ended(trigger, 0)  # it is charged again when it starts
             self._log_refused.on_refused(
-                refused[trigger.id], len(refused), trigger.id, trigger.queue, trigger.name
+                refused[trigger.id], refused, trigger.id, trigger.queue, trigger.name
             )
         retry_at = self._context.clock.monotonic() + RETRY_CLAIM
         self._deferred.append(_Deferred(retry_at, unwanted, holds_slots))

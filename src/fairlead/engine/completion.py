@@ -130,9 +130,9 @@ class Completion:
     # results of a write ---------------------------------------------------------------------------
 
     def _on_refused(self, refusal: Refusal[Run]) -> None:
-        run, count = refusal.entry, len(self._writer.refused)
+        run, refused = refusal.entry, [each.entry.claimed.id for each in self._writer.refused]
         trigger = run.trigger
-        self._refused.on_refused(refusal.error, count, trigger.id, trigger.queue, trigger.name)
+        self._refused.on_refused(refusal.error, refused, trigger.id, trigger.queue, trigger.name)
         self._context.events.on_end_refused(run)
 
     def _on_written(self, runs: Sequence[Run], completed: Completed) -> None:

@@ -134,4 +134,5 @@ class Reconciler(SimplePart):
             self._ordering.poke()
 
     def _on_refused(self, refusal: Refusal[TaskVersion]) -> None:
-        self._refused.on_refused(refusal.error, len(self._writer.refused), refusal.entry[0], "", "")
+        refused = [each.entry[0] for each in self._writer.refused]
+        self._refused.on_refused(refusal.error, refused, refusal.entry[0], "", "")

@@ -172,8 +172,9 @@ class InFlight:
         self.emptied.notify()
 
     def _on_end_refused(self, refusal: Refusal[RunEnd]) -> None:
-        task, count = refusal.entry.scheduled.task, len(self.ends.refused)
-        self._refused.on_refused(refusal.error, count, task.id, task.queue, task.name)
+        task = refusal.entry.scheduled.task
+        refused = [each.entry.scheduled.task.id for each in self.ends.refused]
+        self._refused.on_refused(refusal.error, refused, task.id, task.queue, task.name)
         task_id = task.id
         if task_id in self._dropped:
             self._drop_refused(task_id)

@@ -228,16 +228,20 @@ class Persistence:
         if behind:  # or they would run before the refused one
             self._behind.setdefault(task.ordering_key or "", []).extend(behind)
             waiting[:] = [each for each in waiting if each.ordering_key != task.ordering_key]
-        count = len(self._tasks.refused)
-        self._refused.on_refused(refusal.error, count, task.id, task.queue, task.name)
+        self._refused.on_refused(refusal.error, self._refused_ids(), task.id, task.queue, task.name)
 
     def _on_drop_refused(self, refusal: Refusal[Drop]) -> None:
-        queue, key = self._store.partition.queue, refusal.entry.key
-        self._refused.on_refused(refusal.error, 1, "/".join(map(str, key)), queue, "")
+        queue, id = self._store.partition.queue, _id_of(refusal.entry)
+        self._refused.on_refused(refusal.error, self._refused_ids(), id, queue, "")
+
+    def _refused_ids(self) -> list[str]:
+        drops = [_id_of(each.entry) for each in self._drops.refused]
+        return [*drops, *(each.entry.id for each in self._tasks.refused)]
 
     def _on_commit_refused(self, refusal: Refusal[Batch]) -> None:
         queue, number = self._store.partition
-        self._refused_commits.on_refused(refusal.error, 1, f"log of {queue}/{number}", queue, "")
+        subject = f"log of {queue}/{number}"
+        self._refused_commits.on_refused(refusal.error, [subject], subject, queue, "")
 
     async def _drop(self, drops: Sequence[Drop]) -> None:
         (drop,) = drops
@@ -287,6 +291,11 @@ class _CatchUp:
     def has_later_entry(self, entries: Iterable[Entry]) -> bool:
         """Whether one of the entries was submitted after the start."""
         return any(_submitted_at(entry) >= self._later_from for entry in entries)
+
+
+def _id_of(drop: Drop) -> str:
+    """Return what stands for a task in an incident about its drop."""
+    return "/".join(map(str, drop.key))
 
 
 def _submitted_at(entry: Entry) -> int:
