@@ -178,6 +178,8 @@ def test_a_bulk_change_of_many_tasks_is_asked_for(shop: Path) -> None:
     cancel = ("tasks", "cancel", "--all", "--url", url)
     assert "more than 100 match" in fairlead_here(shop, *cancel, exits=2)
     assert "would be changed: 1,100" in fairlead_here(shop, *cancel, "--dry-run")
+    preview = json.loads(fairlead_here(shop, *cancel, "--dry-run", "--json"))
+    assert (preview["changed"], len(preview["first"])) == (1100, 5)
     assert "cancel: 100 changed" in fairlead_here(shop, *cancel, "--limit", "100")
     assert "cancel: 1,000 changed" in fairlead_here(shop, *cancel, "--yes")
     assert "cancel: 0 changed" in fairlead_here(shop, *cancel)

@@ -350,9 +350,10 @@ def _performed(caller: Caller, action: BulkAction, json: bool) -> BulkAction:
 
 
 def _print_preview(found: Any, json: bool) -> None:
-    number = found.changed if isinstance(found, Preview) else found.number
-    first = found.first if json or not isinstance(found, Preview) else ()
-    text = f"would be changed: {number:,}" + (f", the first: {', '.join(first)}" if first else "")
+    if isinstance(found, Preview):
+        text = f"would be changed: {found.changed:,}"
+    else:
+        text = f"would be changed: {found.number:,}, the first: {', '.join(found.first) or 'none'}"
     print_result(json, document(found, type(found)), text)
     if getattr(found, "is_sample", False):
         say_error("the table is big, so that a sample was searched: some tenants may be missing")
