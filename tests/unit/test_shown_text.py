@@ -11,6 +11,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 import fairlead
@@ -18,7 +19,9 @@ from fairlead import App, NoRetry
 from fairlead.cli.logs import JsonFormatter, TextFormatter
 from fairlead.cli.main import app as command
 from fairlead.cli.output import as_table
+from fairlead.cli.tables import show
 from fairlead.core.visible import LINES, visible
+from fairlead.operate.doctor.explain import Reason
 from fairlead.testing import drain
 
 HOSTILE = (
@@ -46,6 +49,16 @@ def test_visible_text_holds_nothing_that_a_terminal_obeys(text: str, keep: str) 
 def test_a_cell_of_a_table_is_no_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     as_table(("key",), [(text,)])
     assert visible(text) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["zebra " * 60, "z" * 300])
+def test_a_table_shows_the_whole_explanation(
+    text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairlead.cli.output.console", Console(width=60, force_terminal=True))
+    show([Reason(kind="its_time", severity="ok", what=text)])
+    shown = capsys.readouterr().out
+    assert shown.count("z") == text.count("z")
 
 
 def test_commands_show_tasks_with_any_text(tmp_path: pathlib.Path) -> None:

@@ -116,8 +116,8 @@ def as_json_line(value: Any) -> None:
 
 
 def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table; None shows as an empty cell. A column `id` is never cut, because commands need
-    whole ids."""
+    """Print a table; None shows as an empty cell. No cell is cut, and a column `id` is one line,
+    because people copy ids."""
     table = Table(box=None, pad_edge=False, show_header=any(columns))
     cells = [[shown("" if cell is None else str(cell)) for cell in row] for row in rows]
     for n, name in enumerate(columns):
@@ -126,16 +126,11 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
                 name, no_wrap=True, min_width=max((r[n].cell_len for r in cells), default=0)
             )
         else:
-            table.add_column(name)
+            table.add_column(name, overflow="fold")
     for row in cells:
         table.add_row(*row)
-    # Without a terminal, hardly anything is cut.
+    # Without a terminal, most rows are one line.
     (console if console.is_terminal else Console(width=240)).print(table)
-
-
-def first_line(text: str | None, most: int = 60) -> str:
-    """Return the first line of a text, of at most so many characters."""
-    return (text or "").split("\n")[0][:most]
 
 
 def readable(record: msgspec.Struct) -> dict[str, Any]:

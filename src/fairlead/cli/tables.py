@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.cli.output import as_table, first_line, say
+from fairlead.cli.output import as_table, say
 
 _COLUMNS = {
     "TaskRecord": "id state queue name fairness_key tries run_at error_text",
@@ -43,6 +43,9 @@ _CELLS: dict[str, Callable[[Any], str]] = {
     "ArgumentFilter": lambda each: f"{'.'.join(each.path)}={each.value}",
 }
 """Records that are one cell."""
+_MOST_OF_AN_ERROR = 60
+"""Greatest number of characters of an error in a table; the commands that show a record have it
+whole."""
 _PAGES = frozenset({"TenantPage", "QueueList", "TaskPage"})
 """Results that are a list with facts about it, beside those with `next`."""
 
@@ -101,7 +104,8 @@ def _cells(row: Any) -> dict[str, str]:
         if name == "owner" and value is None:
             found[name] = "nobody"
         elif _is_plain(value):
-            found[name] = first_line(_cell(value))
+            text = _cell(value).split("\n")[0]
+            found[name] = text[:_MOST_OF_AN_ERROR] if name == "error_text" else text
         elif isinstance(value, msgspec.Struct):
             found |= _cells(value)
         elif len(value) == 1:  # the only queue of a tenant
