@@ -26,7 +26,7 @@ def migrate(options: MigrateOptions) -> None:
     """
     with options.opened(may_be_new=True) as app:
         if options.print_only:
-            store = app.sql_store
+            store = app.connections.sql_store  # a database that is away, or new, is no hindrance
             say(print_sql(store.database, levels=store.keeps_levels))
             return
         applied = app.migrate()
