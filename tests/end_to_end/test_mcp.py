@@ -201,7 +201,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(folder: Path) -> None:
         capture_output=True,
     )
     assert ended.returncode == 2 and ended.stdout == b""
-    assert b"no function named 'missing'" in ended.stderr and b"Traceback" not in ended.stderr
+    assert b"nothing named 'missing'" in ended.stderr and b"Traceback" not in ended.stderr
 
 
 def test_the_help_says_that_nothing_is_changed() -> None:
