@@ -60,11 +60,11 @@ async def test_a_write_returns_when_the_replica_has_it_and_raises_if_not(
     for n in range(20):
         await queue.write({"n": n})
     with pair.members[1].operator() as replica, SyncShardedQueue(replica, "q") as copy:
-        assert copy.stats().messages == 20
+        assert copy.len() == 20
         with stopped_replica(pair), pytest.raises(NotReplicated, match=MESSAGE):
             await queue.write({"n": 20})
         await queue.write({"n": 21})
-        assert copy.stats().messages == 22, "the write that was not confirmed was not undone"
+        assert copy.len() == 22, "the write that was not confirmed was not undone"
     await queue.close()
 
 

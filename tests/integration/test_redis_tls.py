@@ -59,12 +59,12 @@ async def refusals_of(url: str) -> tuple[str, str]:
     """Return the line with which the server refuses an asynchronous and a synchronous queue."""
     async with ShardedQueue(url, "shop") as queue:
         with pytest.raises((ConfigurationError, StoreUnavailable)) as by_loop:
-            await queue.stats()
+            await queue.len()
     with (
         SyncShardedQueue(url, "shop") as sync_queue,
         pytest.raises((ConfigurationError, StoreUnavailable)) as by_threads,
     ):
-        sync_queue.stats()
+        sync_queue.len()
     lines = str(by_loop.value), str(by_threads.value)
     for line in lines:
         check_line(line)
@@ -77,10 +77,10 @@ async def test_queues_of_both_clients_work_with_tls_and_a_user(
 ) -> None:
     url = server.secure_url(**changes)
     queue = ShardedQueue(url, "shop")
-    assert (await queue.stats()).messages == 0
+    assert await queue.len() == 0
     await queue.close()
     with contextlib.closing(SyncShardedQueue(url, "shop")) as sync_queue:
-        assert sync_queue.stats().messages == 0
+        assert sync_queue.len() == 0
 
 
 @pytest.mark.parametrize(

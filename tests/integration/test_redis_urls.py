@@ -49,11 +49,11 @@ async def test_an_outage_names_the_server(
     shown = []
     queue, sync_queue = ShardedQueue(url, "shop"), SyncShardedQueue(url, "shop")
     with pytest.raises(StoreUnavailable) as caught:
-        await queue.stats()
+        await queue.len()
     shown += [str(caught.value), *traceback.format_exception(caught.value)]
     assert str(caught.value).startswith(address)
     with pytest.raises(StoreUnavailable) as caught:
-        sync_queue.stats()
+        sync_queue.len()
     shown += [str(caught.value), *traceback.format_exception(caught.value)]
     assert str(caught.value).startswith(address)
     await queue.close()
@@ -65,7 +65,7 @@ async def test_a_refused_login_names_the_server(redis_url: str) -> None:
     port = urlsplit(redis_url).port
     queue = SyncShardedQueue(f"redis://:Gh7mark@127.0.0.1:{port}/0", "shop")
     with pytest.raises(ConfigurationError, match=f"^127.0.0.1:{port}: Redis refused") as caught:
-        queue.stats()
+        queue.len()
     assert "Gh7mark" not in "".join(traceback.format_exception(caught.value))
     queue.close()
 
@@ -73,7 +73,7 @@ async def test_a_refused_login_names_the_server(redis_url: str) -> None:
 async def test_a_client_of_the_caller_is_named_by_its_server(port: int) -> None:
     for client in (redis.Redis(port=port), redis.Redis(host="127.0.0.1", port=port)):
         with pytest.raises(StoreUnavailable, match=f"(localhost|127.0.0.1):{port}: Redis does not"):
-            SyncShardedQueue(client, "shop").stats()
+            SyncShardedQueue(client, "shop").len()
         client.close()
 
 

@@ -148,4 +148,4 @@ async def test_one_message_makes_two_of_fifty_waiting_readers_look_through_the_s
         for reader in readers:
             reader.cancel()
         await asyncio.gather(*readers, return_exceptions=True)
-        assert (await queue.stats("g")).pending == 5
+        assert await queue.pending("g") == 5

@@ -77,7 +77,7 @@ def test_no_command_on_dead_letters_returns_more_than_about_a_megabyte(queue, cl
         ]
     finally:
         client.config_set("client-output-buffer-limit", "normal 0 0 0")
-    assert (len(letters), queue.stats().messages, sizes(client)) == (60, 60, (0, 0, 0))
+    assert (len(letters), queue.len(), sizes(client)) == (60, 60, (0, 0, 0))
 
 
 # requeue and delete -------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def test_a_letter_stays_whole_if_its_stream_is_damaged(redis_url, client) -> Non
         assert sizes(client) == (1, 1, 1)
         client.restore("{q}:s1", 0, kept, replace=True)
         assert queue.requeue_dead_letters(id) == [id]
-        assert (queue.stats().messages, sizes(client)) == (1, (0, 0, 0))
+        assert (queue.len(), sizes(client)) == (1, (0, 0, 0))
 
 
 # time to live -------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_a_message_given_back_is_read_again_before_others_with_its_deliveries(
         assert [message.deliveries for message in found] == [2, 2, 1, 1, 1]
         assert queue.ack("g", *(message.id for message in found)) == 5
         assert len(drain(queue)) == 5
-        assert (queue.stats().messages, client.exists("{q}:returned:g")) == (0, 0)
+        assert (queue.len(), client.exists("{q}:returned:g")) == (0, 0)
 
 
 async def test_a_message_given_back_wakes_a_reader_and_one_with_a_delay_when_it_is_due(
@@ -269,7 +269,7 @@ def test_a_message_given_back_to_one_group_does_not_come_to_another(queue) -> No
     queue.nack("g", "c", message.id)
     assert drain(queue, "other") == []
     assert [found.id for found in drain(queue)] == [message.id]
-    assert queue.stats().messages == 0
+    assert queue.len() == 0
 
 
 # heartbeats ---------------------------------------------------------------------------------------

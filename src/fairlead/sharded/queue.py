@@ -144,8 +144,17 @@ class ShardedQueue(Connected):
         there, InvalidMessage if the id is malformed."""
         await self._do(self._steps.delete(id))
 
-    async def stats(self, group: str = "") -> Stats:
-        """Return all counts of the queue, and of the group, taken at one moment."""
+    async def len(self) -> int:
+        """Return the number of messages in the queue, including claimed ones."""
+        return await self._do(self._steps.len())
+
+    async def pending(self, group: str) -> int:
+        """Return the number of messages that consumers of the group have claimed and not
+        acknowledged."""
+        return await self._do(self._steps.pending(group))
+
+    async def stats(self, group: str) -> Stats:
+        """Return all counts of the queue, taken at one moment."""
         return await self._do(self._steps.stats(group))
 
     async def details(self, group: str = "", *, count: int = 20) -> Details:

@@ -276,6 +276,14 @@ class QueueSteps:
             raise InvalidMessage(f"count {count!r}: use 1 to {MOST_DETAILS}")
         return details_of((yield self._run_for(group, script.DETAILS, count)))
 
+    def len(self) -> Steps[int]:
+        """See `ShardedQueue.len`."""
+        return (yield from self.stats("")).messages
+
+    def pending(self, group: str) -> Steps[int]:
+        """See `ShardedQueue.pending`."""
+        return (yield from self.stats(group)).pending
+
     def reclaim(
         self, group: str, consumer: str, min_idle: float, count: int
     ) -> Steps[list[Message]]:

@@ -98,7 +98,15 @@ class SyncShardedQueue(Connected):
         """See `ShardedQueue.delete`."""
         self._do(self._steps.delete(id))
 
-    def stats(self, group: str = "") -> Stats:
+    def len(self) -> int:
+        """See `ShardedQueue.len`."""
+        return self._do(self._steps.len())
+
+    def pending(self, group: str) -> int:
+        """See `ShardedQueue.pending`."""
+        return self._do(self._steps.pending(group))
+
+    def stats(self, group: str) -> Stats:
         """See `ShardedQueue.stats`."""
         return self._do(self._steps.stats(group))
 
