@@ -49,16 +49,6 @@ def test_an_end_that_is_written_again_late_has_its_first_instant(
     assert horizon.stored < NOW
 
 
-def test_hours_are_noted_once() -> None:
-    horizon = Horizon(0)
-    end = run(NOW + HOUR)
-    with horizon.write([end]) as given:
-        hours = horizon.to_note([end], given)
-        assert hours == [(NOW // HOUR + 1, NOW // HOUR)]
-        horizon.noted.update(hours)
-        assert horizon.to_note([end], given) == []
-
-
 @pytest.mark.parametrize("seed", tiers.seeds(500, few=20))
 def test_no_run_lands_at_or_below_a_stored_horizon_and_each_lands_at_one_instant(seed: int) -> None:
     """Writes overlap, fail (with the row in the store or not) and are repeated; clocks step; tenures

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from fairlead.model import RunEnd
-from fairlead.ports.schedule_store import HOUR, hour_of
 
 RunKey = tuple[str, int, int]
 """Id, attempt and end of a run, the same when it is written again."""
@@ -28,8 +27,6 @@ class Horizon:
         self.through = through
         """No new run gets an instant at or below this one."""
         self.stored = through
-        self.noted: set[tuple[int, int]] = set()
-        """Hours of ends and of tasks that are noted in the store."""
         self._newest = through
         self._writing: dict[RunKey, tuple[int, weakref.ref[RunEnd]]] = {}
         self._failed: dict[RunKey, tuple[int, weakref.ref[RunEnd]]] = {}
@@ -68,11 +65,6 @@ class Horizon:
         finally:
             for key in given:
                 self._writing.pop(key, None)
-
-    def to_note(self, ends: Sequence[RunEnd], given: Mapping[RunKey, int]) -> list[tuple[int, int]]:
-        """Return the hours of these runs that are not noted in the store, ascending."""
-        hours = {(given[key_of(end)] // HOUR, hour_of(end.scheduled.key)) for end in ends}
-        return sorted(hours - self.noted)
 
     def raise_through(self) -> int | None:
         """Raise the horizon as far as possible. Return the instant that is to be stored; None if

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -87,12 +87,12 @@ RunHours = tuple[int, int]
 """Hours in which some runs ended, and were due."""
 
 
-class UnmovedRuns:
+class StoredRuns:
     """The hours of runs that are stored for the history, as their owner knows them.
 
-    A pair of hours is noted in the store before its first row, and dropped there after all its rows
-    were moved and deleted. A row that is written after `take` has a later stamp than that deletion,
-    and its hours are noted again.
+    A pair of hours is noted in the store before its first row, and dropped there after its rows
+    were deleted: with a history in SQL, when all were moved. A row that is written after `take` has
+    a later stamp than that deletion, and its hours are noted again.
     """
 
     def __init__(self) -> None:
@@ -124,6 +124,11 @@ class UnmovedRuns:
         those of an earlier owner, are in the history too."""
         for hour in hours:
             self._noted[hour] = self._noted.get(hour, False) or not are_moved
+
+    def drop(self, hours: Iterable[RunHours]) -> None:
+        """Record that the rows of these hours were deleted."""
+        for hour in hours:
+            self._noted.pop(hour, None)
 
     def take(self) -> dict[RunHours, bool]:
         """Return the noted hours of which no row can reach the store now, each with whether it may
@@ -169,7 +174,7 @@ class ScheduleOwner:
         self.stored_hours = StoredHours(hour_of(begins))
         self.finishing = HoursInUse[int]()
         """Hours of which completions are being written."""
-        self.unmoved = UnmovedRuns()
+        self.runs = StoredRuns()
         self.horizon = horizon or Horizon(0)
         """Horizon of the history, if runs stay in Cassandra."""
         self._calls = 0

@@ -284,61 +284,43 @@ class CassandraScheduleStore(ScheduleScans):
                 hour = hour_of(end.scheduled.key)
                 finished[hour] = max(end.finished_at, finished.get(hour, 0))
         with owner.finishing.use(finished):
-            if self._history is None:
-                await self._finish_here(owner, ends, finished)
-            else:
-                await self._finish(owner, ends, finished, self._history)
+            await self._finish(owner, ends, finished)
 
     async def _finish(
-        self,
-        owner: ScheduleOwner,
-        ends: Sequence[RunEnd],
-        finished: Mapping[int, int],
-        history: HistoryInSql,
-    ) -> None:
-        """Write ends, and append the runs to the history in SQL."""
-        hours = {(end.finished_at // HOUR, hour_of(end.scheduled.key)) for end in ends}
-        with owner.unmoved.write(hours):
-            stamp = owner.stamp()
-            await self._note(owner, owner.unmoved.to_note(hours), stamp)
-            writes = (end_of_run(owner.partition, end, stamp, end.finished_at) for end in ends)
-            ids = (
-                id_deletion(owner.partition, end.scheduled.task.id, stamp)
-                for end in ends
-                if end.completes
-            )
-            unnoted = await self._write_ends(owner, finished, writes, ids, stamp)
-            # Wait for both, so that no append goes on beside its repetition.
-            are_moved, refused = await asyncio.gather(
-                history.append([attempt_row(end) for end in ends]),
-                self._check_fence(owner),
-                return_exceptions=True,
-            )
-            if isinstance(are_moved, BaseException):
-                raise are_moved
-            if refused is not None:
-                raise refused
-            owner.unmoved.note(hours, are_moved)
-            owner.on_finished(finished, unnoted)
-
-    async def _finish_here(
         self, owner: ScheduleOwner, ends: Sequence[RunEnd], finished: Mapping[int, int]
     ) -> None:
-        """Write ends whose runs stay in Cassandra."""
+        """Write ends, and append the runs to the history in SQL, if there is one."""
+        partition = owner.partition
         with owner.horizon.write(ends) as given:
-            stamp = owner.stamp()
-            new = owner.horizon.to_note(ends, given)
-            await self._note(owner, new, stamp)
-            writes = (end_of_run(owner.partition, end, stamp, given[key_of(end)]) for end in ends)
-            ids = (
-                id_end(owner.partition, end, given[key_of(end)], stamp)
-                for end in ends
-                if end.completes
-            )
-            unnoted = await self._write_ends(owner, finished, writes, ids, stamp)
-            await self._check_fence(owner)
-            owner.horizon.noted.update(new)
-            owner.on_finished(finished, unnoted)
+            hours = {(given[key_of(end)] // HOUR, hour_of(end.scheduled.key)) for end in ends}
+            with owner.runs.write(hours):
+                stamp = owner.stamp()
+                await self._note(owner, owner.runs.to_note(hours), stamp)
+                writes = (end_of_run(partition, end, stamp, given[key_of(end)]) for end in ends)
+                ids = (
+                    id_end(partition, end, given[key_of(end)], stamp)
+                    if self._history is None
+                    else id_deletion(partition, end.scheduled.task.id, stamp)
+                    for end in ends
+                    if end.completes
+                )
+                unnoted = await self._write_ends(owner, finished, writes, ids, stamp)
+                # Wait for both, so that no append goes on beside its repetition.
+                are_moved, refused = await asyncio.gather(
+                    self._append(ends), self._check_fence(owner), return_exceptions=True
+                )
+                if isinstance(are_moved, BaseException):
+                    raise are_moved
+                if refused is not None:
+                    raise refused
+                owner.runs.note(hours, are_moved)
+                owner.on_finished(finished, unnoted)
+
+    async def _append(self, ends: Sequence[RunEnd]) -> bool:
+        """Return whether the runs are in the history in SQL now."""
+        if self._history is None:
+            return False
+        return await self._history.append([attempt_row(end) for end in ends])
 
     async def _note(self, owner: ScheduleOwner, hours: Sequence[RunHours], stamp: int) -> None:
         """Check the fence, and note hours before their rows are written, so that readers and other
@@ -430,27 +412,27 @@ class CassandraScheduleStore(ScheduleScans):
         if self._history is None:
             await self._save_horizon(owner)
             return
-        unmoved = owner.unmoved
+        runs = owner.runs
         await self._check_fence(owner)
-        if not unmoved.is_read:
+        if not runs.is_read:
             reading = self._datacentres.reading()
             noted = [(end, hour) async for end, hour in reading.rows("run_hours", *partition)]
-            unmoved.note(noted, are_moved=False)
-            unmoved.is_read = reading.is_whole
+            runs.note(noted, are_moved=False)
+            runs.is_read = reading.is_whole
         # Rows that are written from now on have a later stamp than the deletion.
-        taken, stamp = unmoved.take(), owner.stamp()
+        taken, stamp = runs.take(), owner.stamp()
         try:
             for hours in sorted(taken):
                 is_moved = not taken[hours] or (
                     not self._history.is_away and await self._move_runs(owner, hours, self._history)
                 )
                 # Another datacentre may have further rows of an earlier owner.
-                if is_moved and unmoved.is_read:
+                if is_moved and runs.is_read:
                     await self._drop_runs(owner, [hours], stamp)
                     del taken[hours]
         finally:
             for hours, is_unmoved in taken.items():
-                unmoved.note([hours], are_moved=not is_unmoved)
+                runs.note([hours], are_moved=not is_unmoved)
 
     async def move_tasks(
         self, source: PartitionKey, range_ids: Mapping[int, int], partitions: int, after: Any
@@ -561,7 +543,7 @@ class CassandraScheduleStore(ScheduleScans):
         stamp = owner.stamp()
         await self._check_fence(owner)
         await self._drop_runs(owner, pairs, stamp)
-        owner.horizon.noted.difference_update(map(tuple, pairs))
+        owner.runs.drop(map(tuple, pairs))
         return len(pairs)
 
     async def _drop_runs(
