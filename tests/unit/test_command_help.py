@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+import fairlead
 from fairlead.cli.main import app
 
 ROOT: Any = typer.main.get_command(app)
@@ -80,6 +82,16 @@ def test_examples_have_only_options_that_exist(name: str) -> None:
         command, _ = command_at(example.split()[1:])
         given = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", example))
         assert given <= flags_of(command), example
+
+
+def test_pages_of_the_console_name_commands_that_exist() -> None:
+    for page in sorted((Path(fairlead.__file__).parent / "web/templates").rglob("*.html")):
+        for line in re.findall(r"(?:<code>|^)fairlead ([^<\n]+)", page.read_text(), re.MULTILINE):
+            command, name = command_at(line.split())
+            rest = line.split()[len(name.split()) - 1 :]
+            takes = [each for each in command.params if each.param_type_name == "argument"]
+            assert takes or not rest or rest[0].startswith("--"), (page.name, line)
+            assert set(re.findall(r"--[a-z][a-z-]*", line)) <= flags_of(command), (page.name, line)
 
 
 def test_help_imports_nothing_that_only_some_commands_need() -> None:
