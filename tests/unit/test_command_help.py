@@ -67,6 +67,7 @@ def test_every_command_has_a_help(name: str) -> None:
     assert f"Usage: fairlead {name}".strip() in result.output
     # The first line states what the command does.
     text = command_at(name.split())[0].help
+    assert not text.startswith("Return")
     assert re.match(r"[A-Z].*[.?]$", re.split(r"\n\n", text.strip())[0], re.DOTALL)
 
 

@@ -72,7 +72,7 @@ _read = partial(declare, READS)
 
 @_read("/overview", name="overview", command="overview", scoped=True, is_tool=True)
 def show_overview(caller: Caller) -> Summary:
-    """Return the state of all queues, and what needs a person first."""
+    """Show the state of all queues, and what needs a person first."""
     return summary(caller.context, tenants=caller.tenants, facts=caller.facts())
 
 
@@ -108,7 +108,7 @@ def list_tenants(
 
 @_read("/tenant", name="tenant", scoped=True, is_tool=True)
 def show_tenant(caller: Caller, *, key: Key) -> Tenant:
-    """Return one tenant with its part of every queue.
+    """Show one tenant with its part of every queue.
 
     Raise UnknownTask for one that the caller may not see.
     """
@@ -118,7 +118,7 @@ def show_tenant(caller: Caller, *, key: Key) -> Tenant:
 
 @_read("/tenant/why", command="tenants why", example="acme", scoped=True, is_tool=True)
 def tenant_why(caller: Caller, *, key: Key) -> TenantWhy:
-    """Return why a tenant waits: its numbers, and its oldest tasks explained."""
+    """Show why a tenant waits: its numbers, and its oldest tasks explained."""
     found = show_tenant(caller, key=key)
     oldest = caller.management.page(
         newest_first=False, limit=_EXPLAINED, tenants=caller.tenants, tenant=found.tenant
@@ -137,7 +137,7 @@ def list_queues(caller: Caller) -> QueueList:
 
 @_read("/queue", name="queue", command="queues show", example="payouts", scoped=True, is_tool=True)
 def show_queue(caller: Caller, *, name: Text) -> QueueView:
-    """Return one queue: tenants, partitions with their levels, limits.
+    """Show one queue: tenants, partitions with their levels, limits.
 
     Raise UnknownQueue.
     """
@@ -191,13 +191,13 @@ def task_count(caller: Caller, *, filters: TaskFilters) -> Counted:
     is_tool=True,
 )
 def show_task(caller: Caller, *, id: TaskId) -> TaskDetail:
-    """Return a task, by its id or the beginning of it, and why it waits."""
+    """Show a task, by its id or the beginning of it, and why it waits."""
     return task_detail(caller, id)
 
 
 @_read("/tasks/{id}/why", scoped=True, is_tool=True)
 def task_why(caller: Caller, *, id: TaskId) -> Explanation:
-    """Return why a task is in its state, and what must happen.
+    """Show why a task is in its state, and what must happen.
 
     Raise UnknownTask.
     """
@@ -274,7 +274,7 @@ def policies(
 
 @_read("/policy")
 def policy(caller: Caller, *, version: Id) -> Policy:
-    """Return one version with its weights and limits.
+    """Show one version with its weights and limits.
 
     Raise UnknownPolicy.
     """
@@ -283,7 +283,7 @@ def policy(caller: Caller, *, version: Id) -> Policy:
 
 @_read("/doctor", is_tool=True)
 def doctor(caller: Caller) -> list[Finding]:
-    """Return what the doctor finds."""
+    """List what the doctor finds."""
     try:
         facts = caller.facts()
     except NotSupported:
@@ -306,7 +306,7 @@ def list_actions(
 
 @_read("/actions/{id}", name="action", scoped=True)
 def show_action(caller: Caller, *, id: Id) -> BulkAction:
-    """Return one bulk action with its progress.
+    """Show one bulk action with its progress.
 
     Raise UnknownAction.
     """
