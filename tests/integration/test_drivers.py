@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -275,6 +276,41 @@ async def test_a_transaction_whose_commit_a_constraint_refuses_leaves_nothing_be
     assert app.management.count().number == 1
     raw.close()
     await own.close()
+    app.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["psycopg", "asyncpg"])
+async def test_tasks_of_a_savepoint_are_announced_when_the_transaction_around_it_commits(
+    postgres_store: Store, postgres_url: str, is_async: bool
+) -> None:
+    app, announced = App(postgres_url), list[int]()
+    note = idle(app, "note")
+    app.connector.on_announced = lambda: announced.append(app.management.count().number)
+
+    async def submit_inside(connection: Any) -> None:
+        with contextlib.suppress(KeyError):
+            async with app.transaction(connection):
+                await note.options(connection=connection).submit_async()
+                raise KeyError
+        async with app.transaction(connection):
+            await note.options(connection=connection).submit_async()
+        assert not announced
+        await note.options(connection=connection).submit_async()
+
+    own = await (
+        asyncpg.connect(postgres_url)
+        if is_async
+        else psycopg.AsyncConnection.connect(postgres_url, autocommit=True)
+    )
+    async with app.transaction(own):
+        await submit_inside(own)
+    assert announced == [2, 2]  # when both are there
+    announced.clear()
+    async with own.transaction():
+        await submit_inside(own)
+    await own.close()
+    assert not announced
+    assert app.management.count().number == 4
     app.close()
 
 

@@ -31,13 +31,16 @@ class Transaction:
         self._announce = announce
         self._inner: Any = None
         self._notifications: list[Notification | None] = []
+        self._outer: list[Notification | None] | None = None
+        """Notifications of the `App.transaction` around this one."""
+        self._is_savepoint = False
 
     def __enter__(self) -> Any:
         connection = self._connection
         if hasattr(connection, "in_transaction") and hasattr(connection, "execute"):
             self._inner = _sqlite3(connection)
         else:
-            self._inner = _begin(connection, "sqlite3 or psycopg")
+            self._inner = self._begin("sqlite3 or psycopg")
         self._inner.__enter__()
         self._waiting[id(connection)] = self._notifications
         return connection
@@ -48,7 +51,7 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._waiting.pop(id(self._connection), None)
+        self._end()
         self._inner.__exit__(kind, error, trace)
         self._announce_all(error)
 
@@ -57,7 +60,7 @@ class Transaction:
         if hasattr(connection, "in_transaction"):
             self._inner = _aiosqlite(connection)
         else:
-            self._inner = _begin(connection, "aiosqlite, asyncpg or psycopg")
+            self._inner = self._begin("aiosqlite, asyncpg or psycopg")
         await self._inner.__aenter__()
         self._waiting[id(connection)] = self._notifications
         return connection
@@ -68,13 +71,35 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._waiting.pop(id(self._connection), None)
+        self._end()
         await self._inner.__aexit__(kind, error, trace)
         self._announce_all(error)
 
+    def _begin(self, known: str) -> Any:
+        """Return a transaction of the connection's own, which is a savepoint if one is open. Raise
+        ConfigurationError for other connections than the `known` ones."""
+        connection = self._connection
+        if not hasattr(connection, "transaction"):
+            raise ConfigurationError(
+                f"app.transaction() takes a connection of {known}, not {type(connection).__name__}"
+            )
+        self._is_savepoint = _is_in_transaction(connection)
+        self._outer = self._waiting.get(id(connection))
+        return connection.transaction()
+
+    def _end(self) -> None:
+        del self._waiting[id(self._connection)]
+        if self._outer is not None:
+            self._waiting[id(self._connection)] = self._outer
+
     def _announce_all(self, error: BaseException | None) -> None:
-        for notification in self._notifications if error is None else ():
-            self._announce(notification)
+        if error is not None:
+            return
+        if self._outer is not None:
+            self._outer += self._notifications
+        elif not self._is_savepoint:  # nobody reports the commit of the user's own transaction
+            for notification in self._notifications:
+                self._announce(notification)
 
 
 @contextmanager
@@ -102,14 +127,11 @@ async def _aiosqlite(connection: Any) -> AsyncIterator[None]:
         await connection.rollback()
 
 
-def _begin(connection: Any, known: str) -> Any:
-    """Return a transaction of the connection's own. Raise ConfigurationError for other connections
-    than the `known` ones."""
-    if not hasattr(connection, "transaction"):
-        raise ConfigurationError(
-            f"app.transaction() takes a connection of {known}, not {type(connection).__name__}"
-        )
-    return connection.transaction()
+def _is_in_transaction(connection: Any) -> bool:
+    """Return whether a transaction is open on a connection of asyncpg or psycopg."""
+    if hasattr(connection, "is_in_transaction"):
+        return bool(connection.is_in_transaction())
+    return bool(connection.info.transaction_status)  # 0 is IDLE
 
 
 def is_of_django(connection: Any) -> bool:
