@@ -314,6 +314,26 @@ async def test_tasks_of_a_savepoint_are_announced_when_the_transaction_around_it
     app.close()
 
 
+async def test_a_transaction_refuses_a_connection_that_it_could_not_begin_one_on(
+    sqlite_url: str,
+) -> None:
+    app, path = App(sqlite_url), sqlite_url.removeprefix("sqlite:///")
+    app.migrate()
+    async with aiosqlite.connect(path) as own:
+        with pytest.raises(ConfigurationError, match="`async with`"), app.transaction(own):
+            ...
+    raw = sqlite3.connect(path)
+    with pytest.raises(ConfigurationError, match="`with`"):
+        async with app.transaction(raw):
+            ...
+    assert not raw.in_transaction  # or nobody else could write
+    raw.close()
+    with Session(create_engine(sqlite_url)) as session:
+        with pytest.raises(ConfigurationError, match="not Session"), app.transaction(session):
+            ...
+    app.close()
+
+
 async def test_the_error_about_an_unknown_connection_has_its_type(sqlite_store: Store) -> None:
     with pytest.raises(
         ConfigurationError,

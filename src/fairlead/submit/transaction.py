@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any
 
+from fairlead.backends.sql.drivers import is_async
 from fairlead.errors import ConfigurationError
 from fairlead.ports.notification import Notification
 
@@ -37,7 +38,9 @@ class Transaction:
 
     def __enter__(self) -> Any:
         connection = self._connection
-        if hasattr(connection, "in_transaction") and hasattr(connection, "execute"):
+        if is_async(connection):
+            raise ConfigurationError("this connection is asynchronous: use `async with` with it")
+        if _is_of_sqlite(connection):
             self._inner = _sqlite3(connection)
         else:
             self._inner = self._begin("sqlite3 or psycopg")
@@ -57,7 +60,9 @@ class Transaction:
 
     async def __aenter__(self) -> Any:
         connection = self._connection
-        if hasattr(connection, "in_transaction"):
+        if not is_async(connection):
+            raise ConfigurationError("this connection is synchronous: use `with` with it")
+        if _is_of_sqlite(connection):
             self._inner = _aiosqlite(connection)
         else:
             self._inner = self._begin("aiosqlite, asyncpg or psycopg")
@@ -125,6 +130,11 @@ async def _aiosqlite(connection: Any) -> AsyncIterator[None]:
         await connection.commit()
     finally:
         await connection.rollback()
+
+
+def _is_of_sqlite(connection: Any) -> bool:
+    # A session of SQLAlchemy has a method of this name.
+    return isinstance(getattr(connection, "in_transaction", None), bool)
 
 
 def _is_in_transaction(connection: Any) -> bool:
