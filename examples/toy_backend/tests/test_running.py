@@ -88,6 +88,24 @@ async def test_a_worker_runs_again_what_an_earlier_one_held_when_it_died() -> No
     assert ran == [1]
 
 
+def test_a_forked_child_that_ends_leaves_the_queues_of_its_parent_alone() -> None:
+    script = (
+        "import os, sys\n"
+        "from fairlead import App\n"
+        "app = App('toy://forked')\n"
+        "path = app.connections.cluster.database.path\n"
+        "if not os.fork():\n"
+        "    sys.exit()\n"
+        "os.wait()\n"
+        "print(path.parent, path.parent.exists())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    folder, is_there = done.stdout.split()
+    assert is_there == "True"
+    assert not Path(folder).exists()  # the parent itself has ended
+
+
 def test_a_url_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="toy://any-name"):
         _ = App("toy://").store

@@ -6,6 +6,7 @@ ends with the process.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import weakref
@@ -33,7 +34,7 @@ class PrivateCluster(SqliteTaskStore):
 
     def __init__(self, tasks: TaskStore) -> None:
         folder = tempfile.mkdtemp(prefix="fairlead-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        weakref.finalize(self, _remove, folder, os.getpid())
         super().__init__(SqliteDatabase(Path(folder) / "cluster.db", synchronous="OFF"))
         self.database.location = tasks.database.location
         self._tasks = tasks
@@ -43,6 +44,11 @@ class PrivateCluster(SqliteTaskStore):
 
     def with_tables(self) -> None:
         return None
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:  # not in a forked child that ends
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class TasksBackend(Backend):
