@@ -103,3 +103,8 @@ def test_help_imports_nothing_that_only_some_commands_need() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_help_of_an_age_names_its_units() -> None:
+    result = CliRunner().invoke(app, ["tasks", "--help"], terminal_width=200)
+    assert re.search(r"--older-than +DURATION .*\n?.*2h", result.output)

@@ -201,4 +201,4 @@ def test_the_command_sets_weights_and_limits(app: App, url: str) -> None:
     assert app.management.limits("mail") == {"acme": 2}
     assert json.loads(asked["change"])["keys"] == ["acme"]
     wrong = CliRunner().invoke(command, ["tenants", "limit", "mail", "2", "--url", url])
-    assert wrong.exit_code == 2 and "give names, or matching" in wrong.output
+    assert wrong.exit_code == 2 and "a search for them" in wrong.output

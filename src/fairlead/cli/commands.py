@@ -87,6 +87,10 @@ class _Field(NamedTuple):
                 help = f"{help} {', '.join(self.kind.cls)}."
             case inspect.DateTimeType():
                 metavar = "TIME"
+            case inspect.IntType() if self.name == "older_than":
+                metavar, help = "DURATION", help.replace("(seconds)", "(as in 30s, 10m, 2h, 7d)")
+            case inspect.IntType() if not self.is_needed:
+                metavar = "N"
         if isinstance(self.kind, inspect.ListType):
             argument = typer.Argument(metavar=metavar, help=help)
             return self.name, Annotated[list[str] | None, argument], None

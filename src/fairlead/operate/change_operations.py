@@ -367,7 +367,7 @@ class TenantSearch(Arguments, frozen=True, kw_only=True):
     any."""
 
     queue: Text | None = None
-    search: Text | None = None
+    search: Annotated[Text, Meta(description="Part of the names of tenants.")] | None = None
 
 
 Names = Annotated[list[Text], Meta(min_length=1, max_length=MOST_KEYS)]
@@ -434,7 +434,7 @@ def chosen_tenants(
     if names is not None and matching is None:
         return MatchingTenants(names=list(dict.fromkeys(names)), is_sample=False)
     if names is not None or matching is None:
-        raise InvalidTask("give names, or matching")
+        raise InvalidTask("give the names of tenants, or a search for them, and not both")
     return matching_tenants(
         caller.context, queue=matching.queue, search=matching.search, facts=caller.facts()
     )
