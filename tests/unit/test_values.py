@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from fairlead import App, Fixed, Limit
 from fairlead.cli.output import duration
-from fairlead.core.values import brief, instant
+from fairlead.core.values import brief, instant, one_of
 from fairlead.errors import FairleadError, InvalidTask
+from fairlead.model import State
 from fairlead.testing import drain
 
 
@@ -192,3 +193,8 @@ def test_an_instant_is_in_utc() -> None:
     assert instant("since", "1970-01-01") == datetime(1970, 1, 1, tzinfo=UTC)
     assert instant("since", "2026-11-08T00:30+02:00") == datetime(2026, 11, 7, 22, 30, tzinfo=UTC)
     assert instant("since", "9998-12-31T23:59:59Z").year == 9998
+
+
+def test_an_unknown_choice_is_answered_by_the_names_of_the_others() -> None:
+    with pytest.raises(InvalidTask, match="^state 'gone' is unknown; use 'DONE' or 'ERROR'$"):
+        one_of("state", "gone", State.DONE, State.ERROR, error=InvalidTask)

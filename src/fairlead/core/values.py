@@ -114,7 +114,8 @@ def instant(what: str, value: str, error: Error = ConfigurationError) -> datetim
 def one_of(what: str, value: Any, *choices: str, error: Error = ConfigurationError) -> str:
     """Return `value` if it is one of the choices."""
     if not isinstance(value, str) or value not in choices:
-        raise error(f"{what} {brief(value)} is unknown; use {' or '.join(map(repr, choices))}")
+        known = " or ".join(repr(str(each)) for each in choices)
+        raise error(f"{what} {brief(value)} is unknown; use {known}")
     return value
 
 
