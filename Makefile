@@ -32,7 +32,7 @@ demo-pipeline: $(PIPELINE) java  ## take the history of the demo through Spark t
 	@export FAIRLEAD_URL=sqlite:///demo/tasks.db FAIRLEAD_LAKE=demo/lake; \
 	echo '+ fairlead pipeline run --out demo/report.html'; $(BIN)/fairlead pipeline run --out demo/report.html
 	@printf '%s\n' '' 'The report: demo/report.html. Try next, with --url sqlite:///demo/tasks.db --lake demo/lake:' \
-		"   fairlead pipeline sql 'SELECT * FROM fairness'" \
+		"   fairlead pipeline sql 'SELECT * FROM gold.fairness'" \
 		'   fairlead pipeline tables' '   fairlead pipeline status'
 
 test: $(STAMP) $(SERVERS)  ## run the tests that decide, with fixed seeds, on real servers that it starts
