@@ -83,7 +83,11 @@ class OrderedQueue(Queue):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        values.one_of(f"queue {self.name!r} with kind='ordered': cost", self.cost, "tasks")
+        if self.cost == "runtime":
+            raise ConfigurationError(
+                f"queue {self.name!r}: cost='runtime' is for fair queues; leave kind='ordered' out,"
+                " or cost= out"
+            )
         values.number(f"queue {self.name!r}: grace", self.grace, 0, values.MOST_SECONDS)
         values.number(f"queue {self.name!r}: look_ahead", self.look_ahead, 1, values.MOST_SECONDS)
 
