@@ -203,19 +203,20 @@ def test_no_worker_sees_a_task_before_its_commit() -> None:
 
 
 def test_workers_are_notified_after_the_commit_only(announced: list[Any]) -> None:
+    count = 0 if connection.vendor == "postgresql" else 1  # the transaction carries its own there
     with transaction.atomic():
         tasks.echo.enqueue()
         with pytest.raises(ZeroDivisionError), transaction.atomic():
             tasks.echo.enqueue()
             _ = 1 / 0
         assert not announced
-    assert len(announced) == 1
+    assert len(announced) == count
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         tasks.echo.enqueue()
         _ = 1 / 0
-    assert len(announced) == 1
+    assert len(announced) == count
     tasks.echo.enqueue()
-    assert len(announced) == 2
+    assert len(announced) == 2 * count
 
 
 def test_an_enqueue_that_fails_leaves_the_transaction_usable() -> None:

@@ -70,7 +70,9 @@ async def test_an_asynchronous_enqueue_joins_a_block_around_it(announced: list[A
         await sync_to_async(block)(True)
     assert await Task.objects.acount() == 0
     await sync_to_async(block)(False)
-    assert await Task.objects.acount() == 2 and len(announced) == 2
+    assert await Task.objects.acount() == 2
+    # A transaction of PostgreSQL carries its own notifications.
+    assert len(announced) == (0 if connection.vendor == "postgresql" else 2)
 
 
 # migrations ---------------------------------------------------------------------------------------
