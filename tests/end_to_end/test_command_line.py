@@ -300,6 +300,10 @@ def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
             "give a priority, a fairness key, or both",
         ),
         (("tasks", "change", "x", "--priority", "10"), "Expected `int` <= 9"),
+        (
+            ("tenants", "weight", "default", "acme", "2", "--url", "sqlite:///shop.db"),
+            "weight: use a number or none",
+        ),
     ],
 )
 def test_wrong_use_prints_one_line_and_exits_with_code_2(

@@ -40,6 +40,9 @@ Weight = Annotated[float, Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT, description="0.001 
 Slots = Annotated[int, Meta(ge=1, le=values.MOST_COUNT, description="Tasks at once on each node.")]
 
 _WHOLE = re.compile(r"-?[0-9]{1,20}")
+_OF_ANOTHER_TYPE = re.compile(r"Expected `(?P<types>[^`]+)`, got `[^`]*` - at `\$\.(?P<name>\w+)`")
+_SAID = {"float": "a number", "int": "a whole number", "bool": "true or false", "null": "none"}
+"""Words for the types of parameters."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -229,7 +232,11 @@ def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidTask(f"these parameters cannot be used: {error}") from None
+        found = _OF_ANOTHER_TYPE.fullmatch(str(error))
+        if found is None:
+            raise InvalidTask(f"these parameters cannot be used: {error}") from None
+        types = [_SAID.get(each, each) for each in found["types"].split(" | ")]
+        raise InvalidTask(f"{found['name']}: use {' or '.join(types)}") from None
 
 
 @cache
