@@ -280,7 +280,10 @@ def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
         (("tasks", "--url", "mysql://root:secret@host/x"), "is of no known kind"),
         (("tasks", "--url", "postgresql://app:secret@127.0.0.1:1/x"), "127.0.0.1:1"),
         (("queues", "show", "nothing", "--url", "sqlite:///shop.db"), "no queue named 'nothing'"),
-        (("tenants", "weight", "default", "2", "--url", "sqlite:///shop.db"), "give the names of tenants"),
+        (
+            ("tenants", "weight", "default", "2", "--url", "sqlite:///shop.db"),
+            "give the names of tenants",
+        ),
         (("tenants", "limit", "default", "x", "a"), "limit: use a whole number"),
         (("tasks", "--json", "show", "x"), "give the options after show"),
         (("tasks", "cancel", "x", "--queue", "mail"), "--queue: is for --all only"),
