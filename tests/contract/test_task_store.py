@@ -41,6 +41,7 @@ from fairlead.testing.contract.tasks import (
     LATE,
     NOW,
     SECOND,
+    awkward,
     claimed,
     done,
     in_error,
@@ -100,22 +101,7 @@ def history(store: Store, task_id: str) -> list[AttemptRecord]:
 
 @pytest.mark.parametrize("count", [1, 49, 500])
 async def test_every_field_of_a_submitted_task_is_kept(store: Store, count: int) -> None:
-    tasks = make(
-        count,
-        queue=AWKWARD,
-        partition=3,
-        name=AWKWARD,
-        payload=b"\x00\xff" + AWKWARD.encode(),
-        payload_format="json+zlib",
-        priority=0,
-        fairness_key=AWKWARD,
-        weight=0.001,
-        ordering_key=AWKWARD,
-        keep_result=True,
-        context='{"a":"b"}',
-        tags=AWKWARD,
-        run_at=NOW - 5,
-    )
+    tasks = awkward(count, ordering_key=AWKWARD, keep_result=True, tags=AWKWARD)
     submitted, notification = store.database.run(store.submission(tasks))
     assert without_positions(submitted) == [Submitted(task.id, True) for task in tasks]
     if notification is not None:

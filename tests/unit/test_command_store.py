@@ -43,12 +43,14 @@ def test_the_only_file_with_tasks_is_used_and_named() -> None:
     assert "using --url sqlite:///shop tasks.db" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["tasks"], ["doctor"], ["queues", "pause", "mail"]])
+@pytest.mark.parametrize(
+    "command", [["tasks"], ["doctor"], ["queues", "pause", "mail"], ["pipeline", "ingest"]]
+)
 def test_a_file_that_does_not_exist_is_not_made(command: list[str]) -> None:
     done = run(commands, [*command, "--url", "sqlite:///typo.db"])
     assert done.exit_code == 2
     assert "typo.db: check the URL" in done.stderr
-    assert not Path("typo.db").exists()
+    assert not Path("typo.db").exists() and not Path("lake").exists()
 
 
 def test_one_of_several_files_must_be_chosen() -> None:

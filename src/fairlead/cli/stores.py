@@ -28,11 +28,8 @@ def app_on(url: str | None, may_be_new: bool = False) -> App:
     say so on stderr. Raise ConfigurationError if several have tasks, or if a named file does not
     exist, unless it `may_be_new`."""
     if (named_url := url_of(url)) is not None:
-        file = file_of(named_url)
-        if file is not None and not (may_be_new or file.exists()):
-            raise ConfigurationError(
-                f"no file {file}: check the URL; `fairlead migrate` makes a new one"
-            )
+        if not may_be_new:
+            check_file(named_url)
         return App(url)
     named = (name for ending in _ENDINGS for name in glob(f"*{ending}"))
     found = [name for name in sorted(named) if _has_tasks(name)]
@@ -45,6 +42,15 @@ def app_on(url: str | None, may_be_new: bool = False) -> App:
         return App()  # its first use says what is missing
     say_error(f"using --url sqlite:///{found[0]}, the file with tasks in this folder")
     return App(f"sqlite:///{found[0]}")
+
+
+def check_file(url: str) -> None:
+    """Raise ConfigurationError for the URL of a SQLite file that does not exist."""
+    file = file_of(url)
+    if file is not None and not file.exists():
+        raise ConfigurationError(
+            f"no file {file}: check the URL; `fairlead migrate` makes a new one"
+        )
 
 
 def wait_and_close(app: App, reading: Awaitable[T]) -> T:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlead.backends.sql.history import SqlHistory
+from fairlead.cli.stores import check_file
 from fairlead.clock import SYSTEM_CLOCK
 from fairlead.config import Settings, catalog_of, lake_of
 from fairlead.connect import cluster_at, task_store
@@ -26,8 +27,11 @@ log = logging.getLogger("fairlead.pipeline")
 
 
 def url_of(url: str | None) -> str:
-    """Return the URL of the store. Raise ConfigurationError when none is configured."""
-    return Settings.load(url=url).url
+    """Return the URL of the store. Raise ConfigurationError when none is configured, or for a
+    SQLite file that does not exist."""
+    found = Settings.load(url=url).url
+    check_file(found)
+    return found
 
 
 def lake_of_options(lake: str | None, catalog: str | None, create: bool = True) -> Warehouse:
@@ -51,12 +55,16 @@ def history_of(url: str | None) -> Any:
     return SqlHistory(task_store(url_of(url)).database)
 
 
-def exporter_of(url: str | None, lake: Warehouse) -> Exporter | RunExporter:
-    """Return an exporter from the store at this URL into the lake. Raise NotSupported for a store
-    without a history."""
+def exporter_of(
+    url: str | None, lake: str | None, catalog: str | None
+) -> tuple[Exporter | RunExporter, Warehouse]:
+    """Return an exporter from the store at this URL into the lake of the options, and the lake,
+    which is created if missing. Raise NotSupported for a store without a history, and
+    ConfigurationError."""
     from fairlead.pipeline import export_runs
 
-    return export_runs.exporter_of(cluster_at(url_of(url)), lake, SYSTEM_CLOCK)
+    store, warehouse = cluster_at(url_of(url)), lake_of_options(lake, catalog)
+    return export_runs.exporter_of(store, warehouse, SYSTEM_CLOCK), warehouse
 
 
 @contextmanager

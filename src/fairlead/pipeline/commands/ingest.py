@@ -11,7 +11,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import duration, print_result
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import exporter_of, lake_of_options
+from fairlead.pipeline.commands.access import exporter_of
 from fairlead.pipeline.commands.options import LakeOptions, Url
 from fairlead.pipeline.commands.output import failures, watching
 
@@ -42,8 +42,7 @@ def ingest(options: IngestOptions) -> None:
     """
     with failures():
         pause = duration(options.every)
-        lake = lake_of_options(options.at.lake, options.at.catalog)
-        exporter = exporter_of(options.url, lake)
+        exporter, lake = exporter_of(options.url, options.at.lake, options.at.catalog)
         while True:
             with watching("exporting"):
                 done = export(exporter, lake)

@@ -12,7 +12,7 @@ from fairlead.cli.options import Json
 from fairlead.cli.output import duration
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.clock import SYSTEM_CLOCK
-from fairlead.pipeline.commands.access import exporter_of, job_in, lake_of_options, session_of
+from fairlead.pipeline.commands.access import exporter_of, job_in, session_of
 from fairlead.pipeline.commands.ingest import export
 from fairlead.pipeline.commands.options import SettingsFile, TableOptions, Url
 from fairlead.pipeline.commands.output import failures, print_run, watching
@@ -43,8 +43,7 @@ def run(options: RunOptions) -> None:
         from fairlead.pipeline import settings as pipeline_settings
 
         pause, settings = duration(options.every), pipeline_settings.load(options.settings)
-        lake = lake_of_options(options.tables.lake, options.tables.catalog)
-        exporter = exporter_of(options.url, lake)
+        exporter, lake = exporter_of(options.url, options.tables.lake, options.tables.catalog)
         with session_of(options.tables.spark, lake) as spark:
             from fairlead.pipeline.jobs.build import build
             from fairlead.pipeline.jobs.report import report

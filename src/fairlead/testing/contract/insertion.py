@@ -18,6 +18,7 @@ from fairlead.testing.contract.tasks import (
     AWKWARD,
     NOW,
     SECOND,
+    awkward,
     claimed,
     done,
     make,
@@ -32,19 +33,7 @@ pytestmark = pytest.mark.asyncio
 @pytest.mark.parametrize("count", [1, 60])
 async def test_a_claim_brings_every_field_that_a_run_needs(store: TaskStore, count: int) -> None:
     """`ready` returns triggers and `claim` returns tasks with every field as submitted."""
-    tasks = make(
-        count,
-        queue=AWKWARD,
-        partition=3,
-        name=AWKWARD,
-        payload=b"\x00\xff" + AWKWARD.encode(),
-        payload_format="json+zlib",
-        priority=0,
-        fairness_key=AWKWARD,
-        weight=0.001,
-        context='{"a":"b"}',
-        run_at=NOW - 5,
-    )
+    tasks = awkward(count)
     assert submit(store, tasks) == [Submitted(task.id, True) for task in tasks]
     found = store.database.run(store.ready(LaneKey(AWKWARD, 3, 0), 0, 1000))
     assert [trigger.id for trigger in found] == [task.id for task in tasks]

@@ -69,6 +69,24 @@ def make(count: int = 1, **changes: Any) -> list[NewTask]:
     ]
 
 
+def awkward(count: int, **changes: Any) -> list[NewTask]:
+    """Return new tasks of the lane (AWKWARD, 3, 0) that became due before NOW, with values that a
+    store may spoil."""
+    fields = {
+        "queue": AWKWARD,
+        "partition": 3,
+        "name": AWKWARD,
+        "payload": b"\x00\xff" + AWKWARD.encode(),
+        "payload_format": "json+zlib",
+        "priority": 0,
+        "fairness_key": AWKWARD,
+        "weight": 0.001,
+        "context": '{"a":"b"}',
+        "run_at": NOW - 5,
+    }
+    return make(count, **fields, **changes)
+
+
 def submit(store: TaskStore, tasks: Sequence[NewTask]) -> list[Submitted]:
     """Submit the tasks; return the results without the positions."""
     return without_positions(store.database.run(store.submission(tasks))[0])
