@@ -41,6 +41,7 @@ def test_the_only_file_with_tasks_is_used_and_named() -> None:
     assert done.exit_code == 0, done.output
     assert '"name":"pay"' in done.stdout.replace(" ", "")
     assert "using --url sqlite:///shop tasks.db" in done.stderr
+    assert "(no key)" in run(commands, ["tenants"]).stdout  # the name of its only tenant
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ _CELLS: dict[str, Callable[[Any], str]] = {
     "ArgumentFilter": lambda each: f"{'.'.join(each.path)}={each.value}",
 }
 """Records that are one cell."""
+_WITHOUT = {"owner": "nobody", "tenant": "(no key)"}
+"""Cells of columns that say so when there is nothing."""
 _MOST_OF_AN_ERROR = 60
 """Greatest number of characters of an error in a table; the commands that show a record have it
 whole."""
@@ -101,8 +103,8 @@ def _cells(row: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         value = getattr(row, name)
-        if name == "owner" and value is None:
-            found[name] = "nobody"
+        if name in _WITHOUT and not value:
+            found[name] = _WITHOUT[name]
         elif _is_plain(value):
             text = _cell(value).split("\n")[0]
             found[name] = text[:_MOST_OF_AN_ERROR] if name == "error_text" else text
