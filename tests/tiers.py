@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -77,7 +76,7 @@ def matrix(first: Any, *others: Any) -> list[Any]:
     return [first, *(pytest.param(other, marks=NIGHTLY("the matrix")) for other in others)]
 
 
-def seeds(count: int | Iterable[int], few: int) -> list[Any]:
-    """Return seeds of which only the first few are in `make test` too."""
-    found = list(range(count) if isinstance(count, int) else count)
-    return [*found[:few], *(pytest.param(each, marks=NIGHTLY("seeds")) for each in found[few:])]
+def seeds(few: int) -> list[Any]:
+    """Return the numbers of a few seeds, and of eight more that only `make test-nightly` tries."""
+    more = [pytest.param(number, marks=NIGHTLY("seeds")) for number in range(few, few + 8)]
+    return [*range(few), *more]

@@ -117,7 +117,7 @@ class Waiting:
         self.store.database.run(self.store._marks.read())
 
 
-@pytest.mark.parametrize("seed", tiers.seeds(40, 2))
+@pytest.mark.parametrize("seed", tiers.seeds(2))
 def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
     store: PostgresTaskStore, seed: int
 ) -> None:

@@ -178,7 +178,7 @@ class Lossy:
             asyncio.get_running_loop().call_later(delay, self._send, message)
 
 
-@pytest.mark.parametrize("seed", seeds(6, few=2))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_lost_doubled_and_late_messages_lose_no_task_and_run_none_twice(
     sqlite_url: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

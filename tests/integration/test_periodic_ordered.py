@@ -156,7 +156,7 @@ def slots_between(first: int, last: int) -> list[datetime]:
     return [to_datetime(at) for at in range((first // minute + 1) * minute, last + 1, minute)]
 
 
-@pytest.mark.parametrize("seed", seeds(60, few=2))
+@pytest.mark.parametrize("seed", seeds(2))
 async def test_kills_between_the_append_and_the_advance_run_each_slot_once(
     apps: Callable[[], App], seed: int
 ) -> None:

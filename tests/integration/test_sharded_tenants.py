@@ -63,7 +63,7 @@ def test_new_tenants_wait_for_no_more_than_one_message_of_each_tenant(
     assert max(places) <= min(tenants, SPREAD) + 20 + 10
 
 
-@pytest.mark.parametrize("seed", tiers.seeds(40, 4))
+@pytest.mark.parametrize("seed", tiers.seeds(4))
 def test_no_two_waiting_tenants_differ_by_more_than_the_bound_of_fair_queueing(
     opened, seed
 ) -> None:

@@ -24,13 +24,11 @@ from tests.simulation.backlog_simulation import Broken, Simulation
 from tests.simulation.level_store import LevelStore
 from tests.tiers import seeds
 
-BLOCKS = 100
-"""Number of tests into which the schedules are split."""
 SCHEDULES = 100
 """Number of schedules in each block."""
 
 
-@pytest.mark.parametrize("number", seeds(BLOCKS, few=1))
+@pytest.mark.parametrize("number", seeds(1))
 def test_every_task_runs_exactly_once_under_all_faults(number: int) -> None:
     for seed in tiers.block(number, SCHEDULES):
         try:

@@ -25,7 +25,7 @@ def most_short_inside(world: KeyedWorld) -> float:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-@pytest.mark.parametrize("number", seeds(50, 1))
+@pytest.mark.parametrize("number", seeds(1))
 def test_each_key_gets_its_share_however_small_memory_is(number: int, is_late: bool) -> None:
     for seed in block(number, WORLDS):
         world = KeyedWorld(seed, is_late=is_late)
@@ -35,7 +35,7 @@ def test_each_key_gets_its_share_however_small_memory_is(number: int, is_late: b
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-@pytest.mark.parametrize("number", seeds(50, 1))
+@pytest.mark.parametrize("number", seeds(1))
 def test_each_tenant_and_each_of_its_keys_gets_its_share(number: int, is_late: bool) -> None:
     for seed in block(number, WORLDS):
         world = KeyedWorld(seed, has_tenants=True, is_late=is_late)

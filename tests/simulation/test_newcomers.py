@@ -19,7 +19,7 @@ MOST_WAIT = 0
 """Starts for which a new key may wait beyond the read under way and its own."""
 
 
-@pytest.mark.parametrize("number", seeds(50, 1))
+@pytest.mark.parametrize("number", seeds(1))
 def test_a_new_key_waits_for_no_more_than_the_read_beside_deep_queues(number: int) -> None:
     for seed in block(number, WORLDS):
         wait = QueuesWorld(seed).run(STARTS)

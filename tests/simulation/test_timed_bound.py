@@ -117,7 +117,7 @@ def sharers(trigger: Trigger) -> list[Sharer]:
 
 @pytest.mark.parametrize("is_exact", [False, True])
 @pytest.mark.parametrize("is_mixed", [False, True])
-@pytest.mark.parametrize("number", seeds(50, 1))
+@pytest.mark.parametrize("number", seeds(1))
 def test_run_time_is_shared_within_the_bound_whatever_the_limits(
     number: int, is_mixed: bool, is_exact: bool
 ) -> None:

@@ -144,7 +144,7 @@ async def test_incidents_of_many_refused_ends_are_reported_as_long_as_the_store_
         assert {each.subject for each in events.incidents} == set(ends[MOST_REPORTED:])
 
 
-@pytest.mark.parametrize("number", seeds(300, 4))
+@pytest.mark.parametrize("number", seeds(4))
 async def test_all_ends_but_refused_ones_are_written_once_and_in_their_batch(number: int) -> None:
     """Draw which ends are refused, by which errors and for how long, and outages."""
     draw = random.Random(FIRST + number)
