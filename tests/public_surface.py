@@ -28,6 +28,7 @@ from fairlead.operate.nodes import nodes
 from fairlead.operate.ordered import OrderedManagement
 from fairlead.operate.overview import queue_view
 from fairlead.operate.periodic import PeriodicManagement
+from fairlead.operate.store.audit import AuditFilters
 from fairlead.operate.summary import summary
 from fairlead.operate.tasks import Management
 from fairlead.operate.tenants import tenant, tenants
@@ -424,6 +425,7 @@ _MORE = {
         (f"Management.{name}", "filters"): [*TaskFilters.__annotations__]
         for name in ("find", "page", "count", "where")
     },
+    ("AuditManagement.list", "filters"): [*AuditFilters.__annotations__],
     **{
         (f"Task.{name}", "kwargs"): ["amount", "more"]
         for name in ("draft", "submit", "submit_async")

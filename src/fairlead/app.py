@@ -290,7 +290,7 @@ class App:
 
         def register(function: Callable[P, R]) -> Task[P, R]:
             handler = Handler(
-                function,
+                function=function,
                 name=getattr(function, "__name__", "") if name is None else name,
                 queue=queue,
                 retry=retry,

@@ -12,7 +12,7 @@ import msgspec
 from fairlead.backends.sql.task_store import SqlTaskStore
 from fairlead.model import State
 from fairlead.operate.store.actions import ActionDraft, ActionState, ActionStore, BulkAction
-from fairlead.operate.store.audit import AuditDraft, AuditFilter, AuditLog, AuditOutcome
+from fairlead.operate.store.audit import AuditDraft, AuditLog, AuditOutcome
 from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import TaskFilter
 
@@ -149,15 +149,17 @@ def test_entries_are_listed_newest_first_and_found_by_each_field(store: SqlTaskS
     database.run(log.add(drafts))
     database.run(log.add([]))
 
-    def found(before: int | None = None, limit: int = 10, **where: Any) -> list[AuditDraft]:
-        entries = database.read_now(log.entries(AuditFilter(**where), before, limit))
+    def found(
+        tenants: Any = None, before: int | None = None, limit: int = 10, **where: Any
+    ) -> list[AuditDraft]:
+        entries = database.read_now(log.entries(where, tenants, before, limit))
         return [
             AuditDraft(**{k: v for k, v in msgspec.structs.asdict(each).items() if k != "id"})
             for each in entries
         ]
 
     assert found() == drafts[::-1]
-    newest = database.read_now(log.entries(AuditFilter(), None, 2))
+    newest = database.read_now(log.entries({}, None, None, 2))
     assert found(before=newest[-1].id) == drafts[1::-1]
     assert found(actor="Ada") == drafts[1::-1]
     assert found(verb="retry") == [drafts[2], drafts[0]]
@@ -176,5 +178,5 @@ def test_old_entries_are_deleted_in_batches(store: SqlTaskStore) -> None:
     assert database.read_now(log.has_old(NOW + 3))
     assert database.run(log.clean(NOW + 3, 2)) == 2
     assert database.run(log.clean(NOW + 3, 2)) == 1
-    left = database.read_now(log.entries(AuditFilter(), None, 10))
+    left = database.read_now(log.entries({}, None, None, 10))
     assert [each.at for each in left] == [NOW + 4, NOW + 3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -43,71 +43,79 @@ class Kept:
     """Maximum number of bytes of a checkpoint."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Handler:
-    """A registered function. Task rows carry its name. Raises ConfigurationError for bad values."""
+    """A registered function with the options of `App.task`. Task rows carry its name. Raises
+    ConfigurationError for bad values."""
 
-    # More than seven parameters: they are the options of `App.task`, passed by keyword.
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        *,
-        name: str,
-        queue: str,
-        retry: RetryPolicy,
-        processing: ProcessingPolicy,
-        concurrency: AnyLimit | None = None,
-        transactional: bool = False,
-        kept: Kept = Kept(),
-        executor: str | None = None,
-        on_failure: str = "hold",
-    ) -> None:
+    function: Callable[..., Any]
+    name: str
+    queue: str
+    retry: RetryPolicy
+    processing: ProcessingPolicy
+    concurrency: AnyLimit | None = None
+    transactional: bool = False
+    transaction: Callable[[], AbstractContextManager[Any]] | None = None
+    """Factory of the transaction of a transactional handler, which gives the connection; None: the
+    store begins one."""
+    kept: Kept = Kept()
+    executor: str | None = None
+    """Kind of executor as declared; None for the one that fits the function."""
+    on_failure: str = "hold"
+    executor_kind: ExecutorKind = field(init=False)
+    arguments: Arguments = field(init=False)
+    result: JsonType = field(init=False)
+    """Type of its result; Any for one that is not kept."""
+
+    def __post_init__(self) -> None:
+        function, name = self.function, self.name
         values.name("task name", name)
-        values.name(f"task {name!r}: queue", queue)
-        values.methods(f"task {name!r}: retry", retry, "delay")
-        check_limit(f"task {name!r}: concurrency", concurrency)
-        self.function = function
-        self.name = name
-        self.queue = queue
-        self.retry = retry
-        self.processing = _checked(processing, name)
-        self.concurrency = concurrency
-        self.transactional = transactional
-        self.transaction: Callable[[], AbstractContextManager[Any]] | None = None
-        """Factory of the transaction of a transactional handler, which gives the connection; None:
-        the store begins one."""
-        self.kept = kept
-        values.one_of(f"task {name!r}: on_failure", on_failure, "hold", "skip")
-        self.skips_failed = on_failure == "skip"
+        values.name(f"task {name!r}: queue", self.queue)
+        values.methods(f"task {name!r}: retry", self.retry, "delay")
+        check_limit(f"task {name!r}: concurrency", self.concurrency)
+        _check(self.processing, name)
+        values.one_of(f"task {name!r}: on_failure", self.on_failure, "hold", "skip")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
                 f"task {name!r}: a function with `yield` never runs as a handler; collect what it"
                 " yields, and return that"
             )
-        self.is_async = inspect.iscoroutinefunction(function)
-        self.executor = self._executor(executor)
-        injected = frozenset({"connection"}) if transactional else frozenset()
-        if transactional and "connection" not in inspect.signature(function).parameters:
+        self.executor_kind = self._kind_of_executor()
+        injected = frozenset({"connection"}) if self.transactional else frozenset()
+        if self.transactional and "connection" not in inspect.signature(function).parameters:
             raise ConfigurationError(
                 f"task {name!r}: a transactional handler takes a parameter named `connection`"
             )
         self.arguments = Arguments(function, name, injected)
         try:
-            returned = hints(function, "return").get("return", Any) if kept.result else Any
+            returned = hints(function, "return").get("return", Any) if self.kept.result else Any
             self.result = JsonType("return", returned)
-            """Type of its result; Any for one that is not kept."""
         except (TypeError, NameError) as error:
             raise ConfigurationError(
                 f"task {name!r}: its result cannot be kept as JSON: {error}"
             ) from error
 
-    def _executor(self, wanted: str | None) -> ExecutorKind:
-        natural = ExecutorKind.LOOP if self.is_async else ExecutorKind.THREAD
+    @property
+    def is_async(self) -> bool:
+        """Whether the function runs on the event loop."""
+        return self.executor_kind is ExecutorKind.LOOP
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether later tasks of an ordering key run although one of them has failed."""
+        return self.on_failure == "skip"
+
+    def _kind_of_executor(self) -> ExecutorKind:
+        is_async = inspect.iscoroutinefunction(self.function)
+        natural = ExecutorKind.LOOP if is_async else ExecutorKind.THREAD
         what = f"task {self.name!r}: executor"
-        kind = natural if wanted is None else values.member(what, wanted, ExecutorKind)
-        if (kind is ExecutorKind.LOOP) is not self.is_async:
+        kind = (
+            natural if self.executor is None else values.member(what, self.executor, ExecutorKind)
+        )
+        if (kind is ExecutorKind.LOOP) is not is_async:
             raise ConfigurationError(
                 f"{what} {kind.value!r} does not fit"
-                f" {'an async' if self.is_async else 'a sync'} function"
+                f" {'an async' if is_async else 'a sync'} function"
             )
         if kind is ExecutorKind.PROCESS and self.transactional:
             raise ConfigurationError(
@@ -116,19 +124,18 @@ class Handler:
         return kind
 
 
-def _checked(processing: ProcessingPolicy, name: str) -> ProcessingPolicy:
-    """Return the policy. Raises ConfigurationError for times out of range."""
+def _check(processing: ProcessingPolicy, name: str) -> None:
+    """Raise ConfigurationError for times out of range."""
     if isinstance(processing, type) or not all(
-        hasattr(processing, field) for field in ("timeout", "max_stuck")
+        hasattr(processing, each) for each in ("timeout", "max_stuck")
     ):
         raise ConfigurationError(
             f"task {name!r}: processing {values.brief(processing)}: use a Processing, or an object"
             " with its attributes"
         )
-    for field in ("timeout", "max_stuck"):
-        if (given := getattr(processing, field)) is not None:
-            values.seconds(f"task {name!r}: {field} of its processing policy", given)
-    return processing
+    for each in ("timeout", "max_stuck"):
+        if (given := getattr(processing, each)) is not None:
+            values.seconds(f"task {name!r}: {each} of its processing policy", given)
 
 
 class RunInterceptor:

@@ -113,7 +113,7 @@ class Runs:
         batches: dict[ExecutorKind, list[Run]] = {}
         for run in runs:
             handler = run.handler
-            kind = ExecutorKind.LOOP if handler is None else handler.executor
+            kind = ExecutorKind.LOOP if handler is None else handler.executor_kind
             batches.setdefault(kind, []).append(run)
         for kind, batch in batches.items():
             self._executors[kind].start(batch)

@@ -273,7 +273,7 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
     """Enter the limits of queues, tasks and executors into the slot ledger; return the cluster-wide
     limits."""
     settings, ledger = context.settings, context.ledger
-    kinds = {handler.executor for handler in context.served.handlers.values()}
+    kinds = {handler.executor_kind for handler in context.served.handlers.values()}
     has_children = ExecutorKind.PROCESS in kinds
     limits = ClusterLimits(context, (lambda: parts.runs.children()) if has_children else None)
     for queue in context.served.queues:
@@ -287,7 +287,7 @@ def _register_limits(context: NodeContext, parts: NodeParts) -> ClusterLimits:
     }
     for handler in context.served.handlers.values():
         own = limits.on_node(handler.concurrency, limit_name(handler))
-        ledger.register_task(handler.queue, handler.name, slots.get(handler.executor), own)
+        ledger.register_task(handler.queue, handler.name, slots.get(handler.executor_kind), own)
     return limits
 
 

@@ -4,13 +4,13 @@ actions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from fairlead.core import values
 from fairlead.errors import InvalidTask, NotSupported
 from fairlead.operate.context import OperateContext
 from fairlead.operate.filters import scope_of
-from fairlead.operate.store.audit import AuditDraft, AuditEntry, AuditFilter, AuditLog
+from fairlead.operate.store.audit import AuditDraft, AuditEntry, AuditFilters, AuditLog
 from fairlead.ports.statements import Steps
 
 T = TypeVar("T")
@@ -65,35 +65,24 @@ class AuditManagement:
     def list(
         self,
         *,
-        actor: str | None = None,
-        verb: str | None = None,
-        task_id: str | None = None,
-        queue: str | None = None,
-        fairness_key: str | None = None,
-        action: int | None = None,
         tenants: Collection[str] | None = None,
         before: int | None = None,
         limit: int = 100,
+        **filters: Unpack[AuditFilters],
     ) -> list[AuditEntry]:
         """Return the actions of people, newest first, at most `limit`, with an id below `before`.
         Raise InvalidTask for a value that no entry can have."""
-        where = AuditFilter(
-            actor=actor,
-            verb=verb,
-            task_id=task_id,
-            queue=queue,
-            fairness_key=fairness_key,
-            action=action,
-            tenants=scope_of(tenants),
-        )
-        for what in ("actor", "verb", "task_id", "queue", "fairness_key"):
-            if (text := getattr(where, what)) is not None:
-                values.text(what, text, may_be_empty=True, error=InvalidTask)
-        for what, number in {"action": action, "before": before}.items():
-            if number is not None:
-                values.whole(what, number, 0, values.MOST_COUNT, InvalidTask)
+        if unknown := set(filters) - set(AuditFilters.__annotations__):
+            raise InvalidTask(f"filters {', '.join(sorted(unknown))} are unknown")
+        for what, given in {**filters, "before": before}.items():
+            if given is None:
+                continue
+            if what in ("action", "before"):
+                values.whole(what, given, 0, values.MOST_COUNT, InvalidTask)
+            else:
+                values.text(what, given, may_be_empty=True, error=InvalidTask)
         values.whole("limit", limit, 0, values.MOST_ROWS, InvalidTask)
-        return self._database.read_now(self._log.entries(where, before, limit))
+        return self._database.read_now(self._log.entries(filters, scope_of(tenants), before, limit))
 
 
 def checked_actor(actor: str) -> str:

@@ -55,7 +55,7 @@ from fairlead.operate.results import (
 )
 from fairlead.operate.store.actions import BulkAction
 from fairlead.operate.store.policies import SwitchMode
-from fairlead.operate.tenants import MatchingTenants, matching_tenants
+from fairlead.operate.tenants import MatchingTenants, TenantSearch, matching_tenants
 from fairlead.ports.task_records import TaskFilter
 
 CHANGING: list[Operation] = []
@@ -362,14 +362,6 @@ def set_limit(caller: Caller, *, queue: Text, fairness_key: Text, limit: Slots |
 # tenants ------------------------------------------------------------------------------------------
 
 
-class TenantSearch(Arguments, frozen=True, kw_only=True):
-    """All tenants with a part of `queue`, and with `search` in their names; an absent one selects
-    any."""
-
-    queue: Text | None = None
-    search: Annotated[Text, Meta(description="Part of the names of tenants.")] | None = None
-
-
 Names = Annotated[list[Text], Meta(min_length=1, max_length=MOST_KEYS)]
 
 
@@ -435,9 +427,7 @@ def chosen_tenants(
         return MatchingTenants(names=list(dict.fromkeys(names)), is_sample=False)
     if names is not None or matching is None:
         raise InvalidTask("give the names of tenants, or a search for them, and not both")
-    return matching_tenants(
-        caller.context, queue=matching.queue, search=matching.search, facts=caller.facts()
-    )
+    return matching_tenants(caller.context, matching, facts=caller.facts())
 
 
 # periodic tasks and policies ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.limits import LimitView, limits_of_queue
 from fairlead.operate.summary import Attention, QueueNumbers, summary
 from fairlead.operate.tasks import Management
-from fairlead.operate.tenants import TenantPage
+from fairlead.operate.tenants import TenantPage, TenantSearch
 from fairlead.operate.tenants import tenants as tenants_of
 from fairlead.ports.backlog_store import OwnedBacklog
 
@@ -100,7 +100,7 @@ async def queue_view(
     found = summary(context, queue=queue, tenants=tenants, facts=facts)
     if not found.queues:
         raise UnknownQueue(f"no queue named {queue!r} is known to any node")
-    page = tenants_of(context, queue=queue, tenants=tenants, facts=facts)
+    page = tenants_of(context, TenantSearch(queue=queue), tenants=tenants, facts=facts)
     numbers, attention = found.queues[0], found.attention
     if tenants is not None:
         return QueueView(numbers=numbers, attention=attention, tenants=page)

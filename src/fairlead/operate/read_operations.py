@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,7 @@ from fairlead.operate.incidents import latest_incidents
 from fairlead.operate.nodes import NodeView, nodes
 from fairlead.operate.operations import (
     DEFAULT_ROWS,
+    Arguments,
     Cursor,
     Filter,
     Id,
@@ -47,7 +48,7 @@ from fairlead.operate.store.audit import AuditEntry
 from fairlead.operate.store.policies import Policy
 from fairlead.operate.summary import Summary, summary
 from fairlead.operate.task_detail import TaskDetail, task_detail
-from fairlead.operate.tenants import Tenant, TenantOrder, TenantPage, tenant, tenants
+from fairlead.operate.tenants import Tenant, TenantOrder, TenantPage, TenantSearch, tenant, tenants
 
 T = TypeVar("T")
 MOST_SKIPPED = 1_000_000
@@ -96,9 +97,8 @@ def list_tenants(
     """List tenants: backlog, waits, share of run time got and due."""
     return tenants(
         caller.context,
+        TenantSearch(queue=queue, search=search),
         order=order,
-        queue=queue,
-        search=search,
         skip=after,
         limit=rows,
         tenants=caller.tenants,
@@ -313,30 +313,30 @@ def show_action(caller: Caller, *, id: Id) -> BulkAction:
     return shown_action(caller.management.actions.show(id, tenants=caller.tenants))
 
 
-@_read("/audit", command="audit", example="--actor ada --verb cancel", scoped=True)
+class AuditConditions(Arguments, frozen=True, kw_only=True):
+    """Conditions on entries of the audit; all must hold. One that is absent selects any entry."""
+
+    actor: Text | None = None
+    verb: Text | None = None
+    queue: Text | None = None
+    fairness_key: Text | None = None
+    task_id: Text | None = None
+    action: Id | None = None
+
+
+@_read(
+    "/audit",
+    command="audit",
+    example="--actor ada --verb cancel",
+    base=AuditConditions,
+    scoped=True,
+)
 def audit(
-    caller: Caller,
-    *,
-    actor: Text | None = None,
-    verb: Text | None = None,
-    queue: Text | None = None,
-    fairness_key: Text | None = None,
-    task_id: Text | None = None,
-    action: Id | None = None,
-    after: Id | None = None,
-    rows: RowNumber = DEFAULT_ROWS,
+    caller: Caller, *, after: Id | None = None, rows: RowNumber = DEFAULT_ROWS, **filters: Any
 ) -> Rows[AuditEntry]:
     """List what people did, the newest first."""
     found = caller.management.audit.list(
-        actor=actor,
-        verb=verb,
-        queue=queue,
-        fairness_key=fairness_key,
-        task_id=task_id,
-        action=action,
-        before=after,
-        limit=rows + 1,
-        tenants=caller.tenants,
+        before=after, limit=rows + 1, tenants=caller.tenants, **filters
     )
     return _rows(found, rows)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
+from msgspec import Meta
 
 from fairlead.core import values
 from fairlead.errors import InvalidTask
@@ -77,20 +78,35 @@ class TenantPage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether backlogs are estimates, and tenants with few tasks may be missing."""
 
 
+class TenantSearch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All tenants with a part of `queue`, and with `search` in their names; an absent one selects
+    any."""
+
+    queue: Annotated[str, Meta(max_length=values.MOST_KEY_BYTES)] | None = None
+    search: (
+        Annotated[
+            str, Meta(max_length=values.MOST_KEY_BYTES, description="Part of the names of tenants.")
+        ]
+        | None
+    ) = None
+
+
+ANY_TENANT = TenantSearch()
+
+
 def tenants(
     context: OperateContext,
+    search: TenantSearch = ANY_TENANT,
     *,
     order: TenantOrder = "backlog",
-    queue: str | None = None,
-    search: str | None = None,
     skip: int = 0,
     limit: int = 50,
     tenants: Collection[str] | None = None,
     facts: Facts | None = None,
 ) -> TenantPage:
     """Return a page of at most `limit` tenants (1 to 500): the longest backlog first, the longest
-    p99 of waits, the greatest share got, or by name. `search`: part of the tenant's name;
-    `tenants`: those that may be seen, None for all.
+    p99 of waits, the greatest share got, or by name. `tenants`: those that may be seen, None for
+    all.
 
     Reads what `read_facts` reads, unless `facts` are given, and the settings of the tenants in the
     page's queues. Raise InvalidTask, and NotSupported on a store without rows.
@@ -98,16 +114,14 @@ def tenants(
     values.one_of("order", order, *get_args(TenantOrder), error=InvalidTask)
     values.whole("skip", skip, 0, error=InvalidTask)
     values.whole("limit", limit, 1, MOST_TENANTS_SHOWN, InvalidTask)
-    for what, text in (("queue", queue), ("search", search)):
-        if text is not None:
-            values.text(what, text, may_be_empty=True, error=InvalidTask)
+    _check(search)
     scope = scope_of(tenants)
     facts = facts_of(context, facts)
-    parts = _parts(facts, queue)
-    ranked = _ranked(parts, _found(parts, scope, search), order)
+    parts = _parts(facts, search.queue)
+    ranked = _ranked(parts, _found(parts, scope, search.search), order)
     page = {name: parts[name] for name in ranked[skip : skip + limit]}
     return TenantPage(
-        tenants=_described(context, facts, page, queue),
+        tenants=_described(context, facts, page, search.queue),
         next=skip + limit if skip + limit < len(ranked) else None,
         number=Counted(len(ranked), facts.is_sample or facts.is_cut),
         window=facts.window(scope),
@@ -144,19 +158,13 @@ class MatchingTenants(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def matching_tenants(
-    context: OperateContext,
-    *,
-    queue: str | None = None,
-    search: str | None = None,
-    facts: Facts | None = None,
+    context: OperateContext, search: TenantSearch, *, facts: Facts | None = None
 ) -> MatchingTenants:
-    """Return all tenants that `tenants` would list for this queue and search, by name. Raise
-    InvalidTask, NotSupported."""
-    for what, text in (("queue", queue), ("search", search)):
-        if text is not None:
-            values.text(what, text, may_be_empty=True, error=InvalidTask)
+    """Return all tenants that `tenants` would list for this search, by name. Raise InvalidTask,
+    NotSupported."""
+    _check(search)
     facts = facts_of(context, facts)
-    names = _found(_parts(facts, queue), None, search)
+    names = _found(_parts(facts, search.queue), None, search.search)
     return MatchingTenants(names=sorted(names), is_sample=facts.is_sample)
 
 
@@ -169,6 +177,15 @@ def settings_of_key(
     settings = facts_of(context, facts).settings
     found = _settings(context, [(queue, key) for queue in sorted(settings)])
     return [found[at] for at in sorted(found)]
+
+
+def _check(search: TenantSearch) -> None:
+    """Raise InvalidTask for a value that is no search, or texts that no queue or tenant has."""
+    if not isinstance(search, TenantSearch):
+        raise InvalidTask(f"search {values.brief(search)}: use a TenantSearch")
+    for what, text in msgspec.structs.asdict(search).items():
+        if text is not None:
+            values.text(what, text, may_be_empty=True, error=InvalidTask)
 
 
 Parts = Mapping[str, Mapping[str, Sums]]

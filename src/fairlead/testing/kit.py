@@ -388,10 +388,10 @@ def open_kit(app: App | HasApp, url: str | None = None) -> Iterator[Kit]:
 def _in_process(handler: Handler) -> Handler:
     """Return the handler for a thread instead of a child process, whose application would lead to
     the database of production."""
-    if handler.executor is not ExecutorKind.PROCESS:
+    if handler.executor_kind is not ExecutorKind.PROCESS:
         return handler
     handler = copy.copy(handler)
-    handler.executor = ExecutorKind.THREAD
+    handler.executor_kind = ExecutorKind.THREAD
     return handler
 
 

@@ -70,7 +70,7 @@ class FairleadBackend(BaseTaskBackend):
             raise ConfigurationError(f"OPTIONS {values.brief(self.options)}: use a map")
         retry, timeout = (self.options.get(name) for name in OPTIONS)
         Handler(
-            lambda: None,
+            function=lambda: None,
             name="OPTIONS",
             queue="default",
             retry=retry or DEFAULT_RETRY,

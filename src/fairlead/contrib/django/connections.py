@@ -38,7 +38,7 @@ class CleanConnections(RunInterceptor):
     @contextmanager
     def _running(self, task: CurrentTask) -> Iterator[None]:
         handler = self._handlers(task.name)
-        if handler is None or handler.executor is not ExecutorKind.THREAD:
+        if handler is None or handler.executor_kind is not ExecutorKind.THREAD:
             yield
             return
         clean_connections()

@@ -91,7 +91,6 @@ def arrivals_of(
     weight: npt.ArrayLike | None = None,
     priority: npt.ArrayLike | None = None,
     names: Sequence[str] | None = None,
-    queue: str = "",
 ) -> Arrivals:
     """Make arrivals from plain columns in any order. `keys` and `names` have a text for each
     task."""
@@ -111,7 +110,6 @@ def arrivals_of(
         else np.asarray(priority, np.int64),
         keys=known_keys,
         names=known_names,
-        queue=queue,
     )
     return rows.reordered(times)
 

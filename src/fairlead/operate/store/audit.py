@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
+from typing import TypedDict
 
 import msgspec
 
@@ -50,17 +51,15 @@ class AuditEntry(AuditDraft, frozen=True, kw_only=True):
     id: int
 
 
-class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects entries; None selects any value."""
+class AuditFilters(TypedDict, total=False):
+    """Conditions on entries; all must hold. One that is absent or None selects any value."""
 
-    actor: str | None = None
-    verb: str | None = None
-    task_id: str | None = None
-    queue: str | None = None
-    fairness_key: str | None = None
-    action: int | None = None
-    tenants: Collection[str] | None = None
-    """Tenants of the fairness keys that were acted on."""
+    actor: str | None
+    verb: str | None
+    task_id: str | None
+    queue: str | None
+    fairness_key: str | None
+    action: int | None
 
 
 class AuditLog(AgingRows):
@@ -91,20 +90,19 @@ class AuditLog(AgingRows):
             yield Many(self._sql["add"], rows)
 
     def entries(
-        self, where: AuditFilter, before: int | None, limit: int
+        self,
+        filters: AuditFilters,
+        tenants: Collection[str] | None,
+        before: int | None,
+        limit: int,
     ) -> Steps[list[AuditEntry]]:
-        """Return entries with an id below `before` (None for all), newest first, at most
-        `limit`."""
+        """Return entries with an id below `before` (None for all), newest first, at most `limit`.
+        `tenants`: those of the fairness keys that were acted on, None for all."""
         rows = yield self._statement(
             "entries",
             before,
             limit,
-            where.actor,
-            where.verb,
-            where.task_id,
-            where.queue,
-            where.fairness_key,
-            where.action,
-            None if where.tenants is None else batch(sorted(where.tenants)),
+            *(filters.get(name) for name in AuditFilters.__annotations__),
+            None if tenants is None else batch(sorted(tenants)),
         )
         return [record(AuditEntry, AuditEntry.__struct_fields__, row) for row in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -65,7 +66,7 @@ def of_lake(
     ready, started, finished = (
         rows[name].cast(pa.int64()).to_numpy() for name in ("ready_at", "started_at", "finished_at")
     )
-    return arrivals_of(
+    recorded = arrivals_of(
         at=ready - ready[0],
         run=finished - started,
         wait=(started - ready).clip(0),
@@ -73,8 +74,8 @@ def of_lake(
         names=_texts(rows["name"]),
         weight=rows["weight"].to_numpy(),
         priority=rows["priority"].to_numpy(),
-        queue=queue or "",
     )
+    return replace(recorded, queue=queue or "")
 
 
 def _texts(column: pa.ChunkedArray) -> list[str]:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from fairlead.core.values import MOST_COUNT
-from fairlead.operate.change_operations import TenantSearch, chosen_tenants
+from fairlead.operate.change_operations import chosen_tenants
 from fairlead.operate.changes import KeyChange, SetLimits, SetWeights
 from fairlead.operate.operations import MOST_ROWS
+from fairlead.operate.tenants import TenantSearch
 from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
 from fairlead.web.routing import Handler, ScreenRoute, action

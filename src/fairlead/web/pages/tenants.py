@@ -45,9 +45,8 @@ def show_tenants(page: Page) -> Response:
         ("tenants", order, queue, search, skip, rows, scope),
         lambda facts: reads.tenants(
             page.context,
+            reads.TenantSearch(queue=queue, search=search),
             order=order,  # type: ignore[arg-type]
-            queue=queue,
-            search=search,
             skip=skip,
             limit=rows,
             tenants=scope,
