@@ -92,7 +92,7 @@ def test_no_frequent_statement_reads_rows_of_tasks_that_ran_beside_an_open_trans
         assert {name: (first[name], n) for name, n in later.items() if n > first[name] + 30} == {}
 
 
-def test_a_search_reads_no_dead_rows_below_the_floor_of_any_lane(store: PostgresTaskStore) -> None:
+def test_a_search_reads_no_dead_rows_below_the_mark_of_any_lane(store: PostgresTaskStore) -> None:
     lanes = [LaneKey("mail", 0, 2), LaneKey("mail", 0, 7), LaneKey("mail", 3, 5), LANE]
     lanes.sort()
     with beside_a_backup(store) as connection:
@@ -223,7 +223,7 @@ def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
             tasks = make(ROUND, run_at=NOW + number * SECOND + 1)
             store.database.run(store.submission(tasks))
             for _ in range(2):  # until the positions are settled
-                store._marks.late_at = 0.0
+                store._snapshots.late_at = 0.0
                 asyncio.run(store.next_due())
             now = NOW + (number + 1) * SECOND
             assert asyncio.run(store.wake_due(now, ROUND)).moved == ROUND
@@ -231,7 +231,7 @@ def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
             (last,) = make(1, run_at=now)
             store.database.run(store.submission([last]))
             for _ in range(2):
-                store._marks.late_at = 0.0
+                store._snapshots.late_at = 0.0
                 asyncio.run(store.next_due())
             store.database.run(store.ready(LANE, 0, 1))
             for _ in range(3):
@@ -240,7 +240,7 @@ def test_due_tasks_are_found_without_a_read_of_those_that_waited_before(
             assert not do(store.has_unfinished(["mail"]), explain)
             do(store._next_due(), explain)
             do(store._due_rows(now, 10), explain)
-            marks = store.sql["lane_mark"]
+            marks = store.sql["lane_snapshot"]
             found = [finding for finding in explain.findings if finding.sql != marks]
             pages.append([finding.buffers for finding in found])
             asyncio.run(store.wake_due(now, 10))
@@ -320,7 +320,7 @@ def test_earlier_tasks_of_an_ordering_key_that_commit_late_run_before_those_that
     early = make(count, ordering_key="one", run_at=NOW - SECOND)
     with psycopg.connect(store.database.url) as slow:
         store.database.join(slow, store.submission(early))
-        waiting = _raise_floor(store)
+        waiting = _raise_mark(store)
         slow.commit()
     _check_order(store, [*early, waiting])
 
@@ -328,7 +328,7 @@ def test_earlier_tasks_of_an_ordering_key_that_commit_late_run_before_those_that
 def test_earlier_tasks_of_an_ordering_key_that_are_submitted_late_run_before_those_that_wait(
     store: PostgresTaskStore,
 ) -> None:
-    waiting = _raise_floor(store)
+    waiting = _raise_mark(store)
     early = make(2, ordering_key="one", run_at=NOW - SECOND)
     store.database.run(store.submission(early))
     _check_order(store, [*early, waiting])
@@ -339,15 +339,15 @@ def test_a_task_of_an_ordering_key_that_is_moved_to_an_earlier_time_runs_before_
 ) -> None:
     (moved,) = make(1, ordering_key="one", run_at=NOW + 60 * SECOND)
     store.database.run(store.submission([moved]))
-    waiting = _raise_floor(store)
+    waiting = _raise_mark(store)
     steps = store.move([(moved.id, 1)], State.WAITING, NOW - SECOND, NOW, False)
     assert store.database.run(steps) is not None
     assert asyncio.run(store.wake_due(NOW, 10)).moved == 1
     _check_order(store, [moved, waiting])
 
 
-def _raise_floor(store: PostgresTaskStore) -> NewTask:
-    """Run tasks of the ordering key until its floor is settled, and return one that waits."""
+def _raise_mark(store: PostgresTaskStore) -> NewTask:
+    """Run tasks of the ordering key until its mark is settled, and return one that waits."""
     store.database.run(store._register_node("node", "[]", "[]", NOW, FACTS))
     *ran, waiting = make(5, ordering_key="one")
     store.database.run(store.submission([*ran, waiting]))
@@ -355,7 +355,7 @@ def _raise_floor(store: PostgresTaskStore) -> NewTask:
         store.database.run(store.lanes())
         (held,) = store.database.run(store._claim("node", wanted([task]), NOW, {}))
         store.database.run(store.completion("node", [done(held)]))
-    assert store._key_floors.of("mail", "one").id == ran[-1].id
+    assert store.marks.of_key("mail", "one").id == ran[-1].id
     return waiting
 
 
@@ -406,7 +406,7 @@ def test_a_claimed_task_that_is_handed_back_is_found_at_its_old_position(
     assert [trigger.id for trigger in store.database.run(store.ready(LANE, 0, 10))] == [kept.id]
 
 
-def test_lanes_before_between_and_behind_those_with_floors_are_found(
+def test_lanes_before_between_and_behind_those_with_marks_are_found(
     store: PostgresTaskStore,
 ) -> None:
     for _ in range(4):

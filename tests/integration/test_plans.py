@@ -206,7 +206,7 @@ def test_a_search_for_due_tasks_reads_few_pages_of_a_long_table(
             connection.execute("ANALYZE")
         explain = Explainer(connection)
         for _ in range(4):  # until the positions are settled
-            store._marks.late_at = 0.0
+            store._snapshots.late_at = 0.0
             do(store._next_due(), explain)
         explain.findings = []
         do(store._next_due(), explain)

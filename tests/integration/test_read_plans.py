@@ -10,8 +10,7 @@ import pytest
 
 from fairlead.backends.postgres.backlog import PostgresBacklogStore
 from fairlead.backends.postgres.database import PostgresDatabase
-from fairlead.backends.postgres.due_floor import DueFloor
-from fairlead.backends.postgres.lane_floors import LaneFloors
+from fairlead.backends.postgres.low_water import TaskMarks
 from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.backends.sql.drivers import drive
@@ -153,8 +152,8 @@ def _reads(database: PostgresDatabase) -> Iterator[Read]:
 
 
 def _of_polling(database: PostgresDatabase) -> Iterator[Read]:
-    polling = Polling(database, DueFloor(LaneFloors()))
-    yield Read("changes", _one(Statement(polling._changed, polling._due_floor.now)))
+    polling = Polling(database, TaskMarks())
+    yield Read("changes", _one(Statement(polling._changed, polling._marks.due)))
     for above in (ROWS, ROWS - 1, 0):
         lanes = Statement(polling._lanes_above, ("[]", above))
         yield Read(f"lanes_above {above}", _one(lanes))

@@ -183,9 +183,9 @@ def test_entries_of_the_task_log_are_read_without_a_read_of_those_before(
 
 
 def settle(store: PostgresTaskStore, log: PostgresTaskLog) -> None:
-    """Read until all positions are settled and the floors are raised."""
+    """Read until all positions are settled and the low-water marks are raised."""
     for _ in range(3):
-        log._marks.late_at = 0.0
+        log._snapshots.late_at = 0.0
         store.database.run(log._receive([PARTITION, FREE], 20, MOST_BYTES))
 
 

@@ -36,7 +36,7 @@ class PostgresBackend(SqlBackend):
 
         tasks = tables(store)
         assert isinstance(tasks, PostgresTaskStore)
-        return PostgresNotifier(tasks.database, tasks.due_floor)
+        return PostgresNotifier(tasks.database, tasks.marks)
 
     def presence(self, store: Cluster, notifier: Notifier) -> Presence | None:
         from fairlead.backends.postgres.notifier import PostgresNotifier

@@ -24,8 +24,7 @@ from fairlead.backends.memory.notifier import (
     ThreadListener,
 )
 from fairlead.backends.postgres.database import PostgresDatabase
-from fairlead.backends.postgres.due_floor import DueFloor
-from fairlead.backends.postgres.lane_floors import LaneFloors
+from fairlead.backends.postgres.low_water import TaskMarks
 from fairlead.backends.postgres.polling import Polling, PollingListener
 from fairlead.backends.postgres.sessions import STAY, ThreadConnection, setting
 from fairlead.model.peer import PeerMessage, recipient_of
@@ -72,10 +71,10 @@ class PostgresNotifier:
     rest.
     """
 
-    def __init__(self, database: PostgresDatabase, due_floor: DueFloor | None = None) -> None:
-        """`due_floor`: the one of the database's task store."""
+    def __init__(self, database: PostgresDatabase, marks: TaskMarks | None = None) -> None:
+        """`marks`: those of the database's task store."""
         self._database = database
-        self._due_floor = due_floor or DueFloor(LaneFloors())
+        self._marks = marks or TaskMarks()
         self._listening: asyncio.Task[None] | None = None
         self._channel: str | None = None
         """The channel of the schema while connected, else None."""
@@ -228,7 +227,7 @@ class PostgresNotifier:
 
     async def _poll(self, on_notification: OnNotification, connected: Callable[[], None]) -> None:
         """Poll until the store is unavailable. Raise StoreUnavailable."""
-        polling = Polling(self._database, self._due_floor)
+        polling = Polling(self._database, self._marks)
         await polling.poll()
         self._poller = asyncio.get_running_loop(), on_notification
         connected()

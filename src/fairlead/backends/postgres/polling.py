@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.backends.postgres.due_floor import DueFloor
+from fairlead.backends.postgres.low_water import TaskMarks
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
 from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
@@ -76,9 +76,9 @@ class Positions:
 class Polling:
     """Notifications found by statements, one poll after another."""
 
-    def __init__(self, database: Database, due_floor: DueFloor) -> None:
+    def __init__(self, database: Database, marks: TaskMarks) -> None:
         self._database = database
-        self._due_floor = due_floor
+        self._marks = marks
         self._sql = load("polling.sql", __package__)
         tasks = load("task_store.sql", __package__)
         self._changed = self._sql["changes"].replace("NEXT_DUE", tasks["next_due"])
@@ -97,14 +97,14 @@ class Polling:
         return notification
 
     def _poll(self) -> Steps[Notification | None]:
-        floor, settled = self._due_floor, self._due_floor.settled()
-        rows = yield Statement(self._changed, floor.now)
+        marks, settled = self._marks, self._marks.settled
+        rows = yield Statement(self._changed, marks.due)
         last, oldest, following, changes, due = rows[0]
-        floor.found(due, settled)
+        marks.raise_due(due, settled)
         above = self._positions.look_from(last, oldest, following, time.monotonic())
         lanes: list[Lane] = []
         if above is not None:
-            found = yield Statement(self._lanes_above, (batch(floor.lanes.rows()), above))
+            found = yield Statement(self._lanes_above, (batch(marks.rows()), above))
             lanes = [
                 Lane(queue, partition, priority, above + 1) for queue, partition, priority in found
             ]

@@ -9,7 +9,7 @@ SELECT CASE WHEN positions.is_called THEN positions.last_value ELSE 0 END, pg_sn
   FROM fairlead_ready_seq AS positions, pg_current_snapshot() AS seen
 
 -- name: lanes_above
--- $1: floors of lanes, $2: position. The statement that finds lanes is in place of LANES. The order, in place of EXISTS, keeps
+-- $1: low-water marks of lanes, $2: position. The statement that finds lanes is in place of LANES. The order, in place of EXISTS, keeps
 -- the planner from a read of all tasks above the position, which SELECT hides.
 SELECT queue, partition, priority
   FROM (LANES) AS lane

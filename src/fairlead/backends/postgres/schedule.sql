@@ -6,8 +6,8 @@ INSERT INTO fairlead_task_log (queue, partition, message)
 SELECT j ->> 0, (j ->> 1)::smallint, j ->> 2 FROM json_array_elements($1::json) WITH ORDINALITY AS g (j, n) ORDER BY n
 
 -- name: receive
--- $1: [[queue, partition, floor], ...] (see lane_floors.py); $2: maximum number of entries of each partition; $3: the
--- start of the server on which the floors hold; $4: maximum number of bytes of each partition, but one entry at least.
+-- $1: [[queue, partition, mark], ...] (see low_water.py); $2: maximum number of entries of each partition; $3: the
+-- start of the server on which the marks hold; $4: maximum number of bytes of each partition, but one entry at least.
 -- A long message stays in its own table until it is sent.
 SELECT l.seq, l.queue, l.partition, l.message
   FROM json_array_elements($1::json) AS j
@@ -34,7 +34,7 @@ DELETE FROM fairlead_task_log
 SELECT partition, count(*) FROM fairlead_task_log WHERE queue = $1 GROUP BY partition
 
 -- name: has_entries
--- $1: queue; $2: [[queue, partition, floor], ...]; $3: as in receive. Returns each registered partition with the position of
+-- $1: queue; $2: [[queue, partition, mark], ...]; $3: as in receive. Returns each registered partition with the position of
 -- its first entry or NULL, and -1 with that of the other partitions.
 WITH registered AS MATERIALIZED (
     SELECT coalesce((SELECT partitions FROM fairlead_queues WHERE queue = $1), 0) AS partitions
@@ -42,19 +42,19 @@ WITH registered AS MATERIALIZED (
 SELECT p.number, (SELECT seq FROM fairlead_task_log
                    WHERE queue = $1 AND partition = p.number::smallint
                      AND seq > CASE WHEN (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3
-                                    THEN coalesce(f.floor, 0) ELSE 0 END
+                                    THEN coalesce(m.mark, 0) ELSE 0 END
                    ORDER BY seq LIMIT 1)
   FROM registered
  CROSS JOIN LATERAL generate_series(0, partitions - 1) AS p (number)
-  LEFT JOIN (SELECT (j ->> 1)::integer AS number, (j ->> 2)::bigint AS floor
-               FROM json_array_elements($2::json) AS j WHERE j ->> 0 = $1) AS f USING (number)
+  LEFT JOIN (SELECT (j ->> 1)::integer AS number, (j ->> 2)::bigint AS mark
+               FROM json_array_elements($2::json) AS j WHERE j ->> 0 = $1) AS m USING (number)
 UNION ALL
 SELECT -1, (SELECT seq FROM fairlead_task_log
              WHERE queue = $1 AND partition >= (SELECT partitions FROM registered)
              ORDER BY partition, seq LIMIT 1)
 
--- name: log_mark
--- As lane_mark in task_store.sql.
+-- name: log_snapshot
+-- As lane_snapshot in task_store.sql.
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('fairlead_task_log', 'seq')::regclass), 0),
        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
        ARRAY(SELECT DISTINCT virtualtransaction FROM pg_locks

@@ -23,10 +23,7 @@ from fairlead.backends.postgres.copy_format import (
     uuid,
 )
 from fairlead.backends.postgres.database import PostgresDatabase, Single
-from fairlead.backends.postgres.due_floor import DueFloor
-from fairlead.backends.postgres.key_floors import KeyFloors
-from fairlead.backends.postgres.lane_floors import MOST_LANES, LaneFloors
-from fairlead.backends.postgres.marks import Marks
+from fairlead.backends.postgres.low_water import MOST_LANES, SnapshotReader, TaskMarks
 from fairlead.backends.postgres.notifier import MOST_NOTIFY_BYTES
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.backends.sql.rows import batch, ended_attempt, fields_of
@@ -49,13 +46,13 @@ from fairlead.ports.notification import Lane, Notification, encode, pieces
 from fairlead.ports.statements import Copy, Row, Statement, Steps
 from fairlead.ports.task_store import PLAIN_TERMS, Completed, SubmitSteps, Terms, Woken
 
-_MARK_SECONDS = 0.05
-"""Seconds after which a claim with ordering keys, or a search for due tasks, reads a new mark, so
-that few tasks have come since the position that is settled."""
+_SNAPSHOT_SECONDS = 0.05
+"""Seconds after which a claim with ordering keys, or a search for due tasks, reads a new snapshot,
+so that few tasks have come since the position that is settled."""
 
 SLOW_SECONDS = 0.05
-"""Seconds that a search for lanes may take before it gives floors to lanes of which it has seen no
-row. Each floor makes a search longer, by less than 0.1 ms."""
+"""Seconds that a search for lanes may take before it gives marks to lanes of which it has seen no
+row. Each mark makes a search longer, by less than 0.1 ms."""
 
 _POSITIONS_CLEANED = ("clean_attempts", "clean_events")
 """Statements that delete by the position of a row."""
@@ -93,9 +90,7 @@ class PostgresTaskStore(SqlTaskStore):
     def __init__(self, database: PostgresDatabase) -> None:
         super().__init__(database, load("task_store.sql", __package__))
         self._history = SqlHistory(database)
-        self._floors = LaneFloors()
-        self._key_floors = KeyFloors(self._floors)
-        self.due_floor = DueFloor(self._floors)
+        self.marks = TaskMarks()
         self._clean_from: dict[str, tuple[Any, ...]] = {
             "clean_attempts": (0, 0),
             "clean_events": (0, 0),
@@ -111,7 +106,8 @@ class PostgresTaskStore(SqlTaskStore):
         """Heartbeats of all nodes that were read last."""
         self._sent: dict[str, int] = {}
         """Last heartbeat that this process has sent for a node."""
-        self._marks = Marks(self._floors, self.statement("lane_mark"), _MARK_SECONDS)
+        snapshot = self.statement("lane_snapshot")
+        self._snapshots = SnapshotReader(self.marks, snapshot, _SNAPSHOT_SECONDS)
 
     # the user's side ------------------------------------------------------------------------------
 
@@ -222,21 +218,21 @@ class PostgresTaskStore(SqlTaskStore):
     # the node's side ------------------------------------------------------------------------------
 
     def ready(self, lane: LaneKey, above: int, limit: int) -> Steps[list[Trigger]]:
-        floor = self._floors.of(lane)
-        return super().ready(lane, above or floor, limit)
+        mark = self.marks.of(lane)
+        return super().ready(lane, above or mark, limit)
 
     def lanes(self) -> Steps[list[LaneKey]]:
-        settled, began = self._floors.settled, time.monotonic()
-        rows = yield self.statement("lanes", self._floor_rows())
+        settled, began = self.marks.settled, time.monotonic()
+        rows = yield self.statement("lanes", self._mark_rows())
         found = {LaneKey(*row[:3]): row[3] for row in rows}
         if time.monotonic() - began > SLOW_SECONDS:
             yield from self._know_lanes()
-        self._floors.found(found, settled)
-        yield from self._marks.read()
+        self.marks.raise_to(found, settled)
+        yield from self._snapshots.read()
         return list(found)
 
     def _know_lanes(self) -> Steps[None]:
-        """Note the lanes of all queues, so that they have floors although this process has seen no
+        """Note the lanes of all queues, so that they have marks although this process has seen no
         row of theirs: they may have had many rows before it started."""
         queues = yield self.statement("queues")
         lanes = (
@@ -246,11 +242,11 @@ class PostgresTaskStore(SqlTaskStore):
             for priority in PRIORITIES
         )
         for lane in islice(lanes, MOST_LANES):
-            self._floors.of(lane)
+            self.marks.of(lane)
 
     def _heartbeat(self, node: str, now: int) -> Steps[ClusterState | None]:
         seen = yield from super()._heartbeat(node, now)
-        yield from self._marks.read()
+        yield from self._snapshots.read()
         return seen
 
     def _beat(self, node: str, at: int) -> Steps[bool]:
@@ -273,17 +269,17 @@ class PostgresTaskStore(SqlTaskStore):
         return found
 
     def oldest_ready(self) -> Steps[dict[str, int]]:
-        return dict((yield self.statement("oldest_ready", self._floor_rows())))  # type: ignore[arg-type]
+        return dict((yield self.statement("oldest_ready", self._mark_rows())))  # type: ignore[arg-type]
 
     def has_unfinished(self, queues: Sequence[str]) -> Steps[bool]:
-        ready = self.statement("has_ready", self._floor_rows(), batch(queues))
+        ready = self.statement("has_ready", self._mark_rows(), batch(queues))
         if (yield ready)[0][0]:
             return True
-        floor = self.due_floor.now
+        mark = self.marks.due
         due_at: int | None = None
         id: str | None = None
         while True:
-            page = self.statement("has_retry", *floor, batch(queues), due_at, id)
+            page = self.statement("has_retry", *mark, batch(queues), due_at, id)
             is_found, due_at, id = (yield page)[0]
             if is_found or due_at is None:
                 return bool(is_found)
@@ -295,7 +291,7 @@ class PostgresTaskStore(SqlTaskStore):
         room, begun, found = _STUCK_ROWS, self._stuck_from, list[Any]()
         for number in range(_STUCK_PAGES):
             positions = batch([(*lane, position) for lane, position in begun.items()])
-            page = ("stuck", self._floor_rows(), now, positions, room, number > 0)
+            page = ("stuck", self._mark_rows(), now, positions, room, number > 0)
             rows = yield self.statement(*page)
             begun = {LaneKey(*row[:3]): row[3] for row in rows if row[3] is not None}
             for row in rows:
@@ -306,16 +302,16 @@ class PostgresTaskStore(SqlTaskStore):
         self._stuck_from = begun
         return [each[1:] for each in sorted(found)[:limit]]
 
-    def _floor_rows(self) -> str:
-        return batch(self._floors.rows())
+    def _mark_rows(self) -> str:
+        return batch(self.marks.rows())
 
     async def claim(
         self, node: str, triggers: Sequence[Trigger], now: int, terms: Terms
     ) -> list[ClaimedTask]:
         # Need not be durable: if a crash of the server undoes a claim, the store refuses the end of
         # its run.
-        if self._marks.is_late and any(t.ordering_key is not None for t in triggers):
-            await self.database.read(self._marks.read())
+        if self._snapshots.is_late and any(t.ordering_key is not None for t in triggers):
+            await self.database.read(self._snapshots.read())
         return await self.database.run_async(self._claim(node, triggers, now, terms), durable=False)
 
     def _claim(
@@ -328,17 +324,17 @@ class PostgresTaskStore(SqlTaskStore):
         named = [terms.get(t.name, PLAIN_TERMS) for t in triggers]
         stuck_ats = _once([each.stuck_at for each in named])
         policies = _once([each.policy for each in named])
-        settled = self._key_floors.settled()
+        settled = self.marks.settled
         params = (ids, versions, paths, stuck_ats, policies, node, now)
         keys = {t.id: (t.queue, t.ordering_key) for t in triggers if t.ordering_key is not None}
-        # Most claims have no ordering key, and need none of the floors.
-        floors = [self._key_floors.of(t.queue, t.ordering_key) for t in triggers] if keys else []
-        columns = ([floor[n] for floor in floors] for n in range(3))
+        # Most claims have no ordering key, and need none of the marks.
+        marks = [self.marks.of_key(t.queue, t.ordering_key) for t in triggers] if keys else []
+        columns = ([mark[n] for mark in marks] for n in range(3))
 
         def result(rows: Sequence[Row]) -> list[ClaimedTask]:
             for id, *_, order_at in rows:
                 if id in keys and order_at is not None:
-                    self._key_floors.found(keys[id], order_at, id, settled)
+                    self.marks.raise_key(keys[id], order_at, id, settled)
             return [ClaimedTask(*row[:-1]) for row in rows]
 
         return Single(self.statement("claim", *params, *columns, settled.server), result)
@@ -346,14 +342,14 @@ class PostgresTaskStore(SqlTaskStore):
     def ordered(
         self, keys: Sequence[tuple[str, str]], limit: int
     ) -> Steps[list[tuple[Trigger, State]]]:
-        settled = self._key_floors.settled()
-        given = batch([(*key, *self._key_floors.of(*key)) for key in keys])
+        settled = self.marks.settled
+        given = batch([(*key, *self.marks.of_key(*key)) for key in keys])
         found = read_tasks((yield self.statement("ordered", given, limit, settled.server)))
         first: dict[tuple[str, str], Trigger] = {}
         for trigger, _ in found:
             first.setdefault((trigger.queue, trigger.ordering_key or ""), trigger)
         for key, trigger in first.items():
-            self._key_floors.found(key, trigger.order_at, trigger.id, settled)
+            self.marks.raise_key(key, trigger.order_at, trigger.id, settled)
         return found
 
     async def drop_claims(self, node: str, but: Sequence[int]) -> None:
@@ -412,13 +408,13 @@ class PostgresTaskStore(SqlTaskStore):
         return woken
 
     def _due_rows(self, now: int, limit: int) -> Steps[Sequence[Row]]:
-        return (yield self.statement("due", *self.due_floor.now, now, limit))
+        return (yield self.statement("due", *self.marks.due, now, limit))
 
     def _next_due(self) -> Steps[int | None]:
-        settled = self.due_floor.settled()
-        due_at: int | None = (yield self.statement("next_due", *self.due_floor.now))[0][0]
-        self.due_floor.found(due_at, settled)
-        yield from self._marks.read_if_late()
+        settled = self.marks.settled
+        due_at: int | None = (yield self.statement("next_due", *self.marks.due))[0][0]
+        self.marks.raise_due(due_at, settled)
+        yield from self._snapshots.read_if_late()
         return due_at
 
     def _clean(self, name: str, before: int, limit: int) -> Steps[Sequence[Row]]:

@@ -15,7 +15,7 @@ SELECT nextval('fairlead_ready_seq') FROM generate_series(1, $1::integer)
 -- name: begin_copy
 -- Returns a position before all rows of a batch, which get theirs from the column's default, and whether COPY takes the
 -- batch: it refuses row-level security, and reads texts in the client's encoding, while ours are UTF-8. The INSERT of no
--- row takes the lock that has to be held before the position is drawn; see lane_floors.py.
+-- row takes the lock that has to be held before the position is drawn; see low_water.py.
 WITH locked AS (INSERT INTO fairlead_tasks (id) SELECT NULL WHERE false)
 SELECT nextval('fairlead_ready_seq'), pg_client_encoding() = 'UTF8' AND NOT row_security_active('fairlead_tasks')
 
@@ -156,19 +156,19 @@ SELECT queue, partition, priority, ready_seq FROM lanes WHERE ready_seq IS NOT N
 
 -- name: live_lanes
 -- The beginning of lanes, oldest_ready and stuck: the first row of each lane that has rows. $1: [[queue, partition, priority,
--- floor], ...]: floors of lanes. Walks the index from lane to lane, so that the cost does not grow with the number of tasks,
--- and over no row at or below a floor: each range ends before the next lane with a floor. The ranges are cut until each has
+-- mark], ...]: low-water marks of lanes. Walks the index from lane to lane, so that the cost does not grow with the number of tasks,
+-- and over no row at or below a mark: each range ends before the next lane with a mark. The ranges are cut until each has
 -- bounds of one column, because a scan to a row value reads on through all rows that are equal to it in the first column.
-WITH RECURSIVE floors AS MATERIALIZED (
+WITH RECURSIVE marks AS MATERIALIZED (
     SELECT *, lead(queue) OVER w AS end_queue, lead(partition) OVER w AS end_partition, lead(priority) OVER w AS end_priority
-      FROM (SELECT '' AS queue, -1 AS partition, -1 AS priority, 0::bigint AS floor
+      FROM (SELECT '' AS queue, -1 AS partition, -1 AS priority, 0::bigint AS mark
             UNION ALL
             SELECT j ->> 0, (j ->> 1)::integer, (j ->> 2)::integer, (j ->> 3)::bigint
               FROM unnest(ARRAY(SELECT json_array_elements($1::json))) AS j) AS f  -- unnest: a low estimate, so no compilation
     WINDOW w AS (ORDER BY queue, partition, priority)
 ), lanes AS (
-    SELECT queue, partition, priority, floor AS above, NULL::bigint AS ready_seq, end_queue, end_partition, end_priority
-      FROM floors
+    SELECT queue, partition, priority, mark AS above, NULL::bigint AS ready_seq, end_queue, end_partition, end_priority
+      FROM marks
     UNION ALL
     SELECT next.queue, next.partition::integer, next.priority::integer, 9223372036854775807, next.ready_seq,
            end_queue, end_partition, end_priority
@@ -214,7 +214,7 @@ WITH RECURSIVE floors AS MATERIALIZED (
            LIMIT 1) AS next
 )
 
--- name: lane_mark
+-- name: lane_snapshot
 -- The highest position drawn, the instant at which the server started, and the transactions that may have drawn positions.
 SELECT coalesce(pg_sequence_last_value('fairlead_ready_seq'::regclass), 0),
        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
@@ -225,10 +225,10 @@ SELECT coalesce(pg_sequence_last_value('fairlead_ready_seq'::regclass), 0),
 
 -- name: claim
 -- $1 ids ascending, $2 versions, $3 paths, $4 stuck_at, $5 policies, of which $2 to $5 have one value if all tasks share it;
--- $6 node, $7 now. Floors of ordering keys (see key_floors.py), none if no task has a key: $8 order_at, $9 ids,
--- $10 order_seq; $11: the start of the server on which the floors hold. A task is refused if an earlier one of its key is
+-- $6 node, $7 now. Low-water marks of ordering keys (see low_water.py), none if no task has a key: $8 order_at, $9 ids,
+-- $10 order_seq; $11: the start of the server on which the marks hold. A task is refused if an earlier one of its key is
 -- unfinished, if a later one runs that began before this task was committed, or if one runs that left the order when it
--- failed. No floor is used if more than a hundred tasks have come above its order_seq.
+-- failed. No mark is used if more than a hundred tasks have come above its order_seq.
 UPDATE fairlead_tasks t
    SET state = 'PROCESSING', version = t.version + 1, attempt = t.attempt + 1, tries = t.tries + 1, node = $6,
        claimed_at = $7,
@@ -408,11 +408,11 @@ WITH noted AS (
 )
 {still_held}
 
--- name: due_floor
--- The beginning of due and next_due. Floor of due times (see due_floor.py): $1 due_at, $2 due_seq; $3: the start of the server
+-- name: due_mark
+-- The beginning of due and next_due. Low-water mark of due times (see low_water.py): $1 due_at, $2 due_seq; $3: the start of the server
 -- on which it holds. The late tasks have a second bound of due_seq, which lets the planner expect few of them. The others are
 -- compared as rows, which lets it expect many, so that it reads them in their order.
-WITH floor AS MATERIALIZED (
+WITH mark AS MATERIALIZED (
     SELECT CASE WHEN is_here THEN $1::bigint ELSE -9223372036854775808 END AS due_at,
            CASE WHEN is_here THEN $2::bigint ELSE 9223372036854775807 END AS due_seq
       FROM (SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint = $3 AS is_here) AS here
@@ -420,16 +420,16 @@ WITH floor AS MATERIALIZED (
 
 -- name: due
 -- $4: now; $5: maximum number of tasks
-{due_floor}
+{due_mark}
 SELECT *
   FROM (SELECT id::text, version, run_at FROM fairlead_tasks
-         WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
-           AND coalesce(due_at, 0) < (SELECT due_at FROM floor) AND coalesce(due_at, 0) <= $4
+         WHERE due_seq > (SELECT due_seq FROM mark) AND due_seq < 9223372036854775807
+           AND coalesce(due_at, 0) < (SELECT due_at FROM mark) AND coalesce(due_at, 0) <= $4
          ORDER BY due_at, fairlead_tasks.id LIMIT $5 FOR UPDATE SKIP LOCKED) AS late
 UNION ALL
 SELECT *
   FROM (SELECT id::text, version, run_at FROM fairlead_tasks
-         WHERE (due_at, id) >= ((SELECT due_at FROM floor), '00000000-0000-0000-0000-000000000000') AND due_at <= $4
+         WHERE (due_at, id) >= ((SELECT due_at FROM mark), '00000000-0000-0000-0000-000000000000') AND due_at <= $4
          ORDER BY due_at, fairlead_tasks.id LIMIT $5 FOR UPDATE SKIP LOCKED) AS others
  LIMIT $5
 
@@ -445,11 +445,11 @@ UPDATE fairlead_tasks t
 RETURNING t.queue, t.partition, t.priority, t.ready_seq
 
 -- name: next_due
-{due_floor}
-SELECT least((SELECT due_at FROM fairlead_tasks WHERE due_at >= (SELECT due_at FROM floor) ORDER BY due_at LIMIT 1),
+{due_mark}
+SELECT least((SELECT due_at FROM fairlead_tasks WHERE due_at >= (SELECT due_at FROM mark) ORDER BY due_at LIMIT 1),
              (SELECT min(coalesce(due_at, 0)) FROM fairlead_tasks
-               WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
-                 AND coalesce(due_at, 0) < (SELECT due_at FROM floor)))
+               WHERE due_seq > (SELECT due_seq FROM mark) AND due_seq < 9223372036854775807
+                 AND coalesce(due_at, 0) < (SELECT due_at FROM mark)))
 
 -- name: held_by
 SELECT id::text, version, node,
@@ -834,17 +834,17 @@ SELECT EXISTS (SELECT 1 FROM lanes WHERE ready_seq IS NOT NULL AND queue IN (SEL
 
 -- name: has_retry
 -- $4: JSON array of queues; $5, $6: due_at and id of the waiting task to begin after, NULL for the
--- floor. Reads 100 tasks, few enough for the index. Returns whether one of them is a retry, and where to go on if there may
+-- mark. Reads 100 tasks, few enough for the index. Returns whether one of them is a retry, and where to go on if there may
 -- be more.
-{due_floor}
+{due_mark}
 SELECT coalesce(bool_or(attempt > 0 AND queue IN (SELECT json_array_elements_text($4::json))), false)
        OR EXISTS (SELECT 1 FROM fairlead_tasks
-                   WHERE due_seq > (SELECT due_seq FROM floor) AND due_seq < 9223372036854775807
-                     AND coalesce(due_at, 0) < (SELECT due_at FROM floor)
+                   WHERE due_seq > (SELECT due_seq FROM mark) AND due_seq < 9223372036854775807
+                     AND coalesce(due_at, 0) < (SELECT due_at FROM mark)
                      AND attempt > 0 AND queue IN (SELECT json_array_elements_text($4::json))),
        CASE WHEN count(*) = 100 THEN max(due_at) END, (array_agg(id::text ORDER BY due_at DESC, id DESC))[1]
   FROM (SELECT due_at, id, attempt, queue FROM fairlead_tasks
-         WHERE due_at IS NOT NULL AND (due_at, id) > (coalesce($5::bigint, (SELECT due_at FROM floor)),
+         WHERE due_at IS NOT NULL AND (due_at, id) > (coalesce($5::bigint, (SELECT due_at FROM mark)),
                                                     coalesce($6::text::uuid, '00000000-0000-0000-0000-000000000000'))
          ORDER BY due_at, fairlead_tasks.id LIMIT 100) AS waiting
 
@@ -923,8 +923,8 @@ SELECT k.fairness_key, k.tasks, k.weight, t.weight / (SELECT sum(weight) FROM te
  LIMIT $2
 
 -- name: ordered
--- $1: [[queue, ordering_key, order_at, id, order_seq], ...], with the floor of each key (see key_floors.py); $2: maximum
--- number of tasks of each ordering key, in order; $3: the start of the server on which the floors hold
+-- $1: [[queue, ordering_key, order_at, id, order_seq], ...], with the mark of each key (see low_water.py); $2: maximum
+-- number of tasks of each ordering key, in order; $3: the start of the server on which the marks hold
 SELECT t.ready_seq, t.id::text, t.version, t.queue, t.partition, t.name, t.priority, t.fairness_key, t.weight, t.ordering_key,
        t.order_at, t.state
   FROM json_array_elements($1::json) AS j

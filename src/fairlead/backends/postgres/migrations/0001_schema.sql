@@ -59,10 +59,10 @@ CREATE INDEX fairlead_tasks_lane ON fairlead_tasks (queue, partition, priority, 
 CREATE INDEX fairlead_tasks_key ON fairlead_tasks (queue, partition, priority, fairness_key, ready_seq)
  WHERE coalesce(ready_seq, 0) > 0 AND fairness_key <> '';
 CREATE INDEX fairlead_tasks_due ON fairlead_tasks (due_at, id) WHERE due_at IS NOT NULL;
--- The waiting tasks as they came (see due_floor.py). The expression keeps the planner from the index above.
+-- The waiting tasks as they came (see low_water.py). The expression keeps the planner from the index above.
 CREATE INDEX fairlead_tasks_due_arrival ON fairlead_tasks (due_seq, coalesce(due_at, 0)) WHERE due_seq IS NOT NULL;
 -- Indexes of the tasks with an ordering key. Each has a condition of its own, so that the planner cannot take one for another:
--- the tasks that the order binds, in their order; those that left the order; and all of them as they came (see key_floors.py).
+-- the tasks that the order binds, in their order; those that left the order; and all of them as they came (see low_water.py).
 CREATE INDEX fairlead_tasks_order ON fairlead_tasks (queue, ordering_key, order_at, id) WHERE order_at IS NOT NULL;
 CREATE INDEX fairlead_tasks_unordered ON fairlead_tasks (queue, ordering_key) WHERE ordering_key IS NOT NULL AND order_at IS NULL;
 CREATE INDEX fairlead_tasks_arrival ON fairlead_tasks (queue, ordering_key, order_seq) WHERE order_seq IS NOT NULL;

@@ -1,4 +1,4 @@
-"""Searches that begin at a floor find every row, whenever its transaction began and committed."""
+"""Searches that begin at a low-water mark find every row, whenever its transaction began and committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.backends.postgres import task_store
 from fairlead.backends.postgres.database import PostgresDatabase
-from fairlead.backends.postgres.lane_floors import Mark
+from fairlead.backends.postgres.low_water import Snapshot
 from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.task_store import PostgresTaskStore
 from fairlead.model import State, Submitted
@@ -26,7 +26,7 @@ STEPS = 150
 
 @pytest.fixture
 def store(migrated_postgres_url: str) -> Iterator[PostgresTaskStore]:
-    """Return a store whose searches always read a mark, so that its floors rise at once."""
+    """Return a store whose searches always read a snapshot, so that its marks rise at once."""
     database = PostgresDatabase(migrated_postgres_url)
     yield PostgresTaskStore(database)
     database.close()
@@ -109,12 +109,12 @@ class Waiting:
             self.due[id] = at
 
     def search(self) -> None:
-        """Search for the earliest task that waits, which moves the floor."""
+        """Search for the earliest task that waits, which moves the mark."""
         assert asyncio.run(self.store.next_due()) == min(self.due.values(), default=None)
 
-    def mark(self) -> None:
-        """Read a mark, as a heartbeat does."""
-        self.store.database.run(self.store._marks.read())
+    def snapshot(self) -> None:
+        """Read a snapshot, as a heartbeat does."""
+        self.store.database.run(self.store._snapshots.read())
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(2))
@@ -132,24 +132,24 @@ def test_due_tasks_are_found_in_their_order_whenever_they_come_and_commit(
             waiting.run,
             waiting.move,
             waiting.search,
-            waiting.mark,
+            waiting.snapshot,
         ]
-        floors = set()
-        polling = Polling(store.database, store.due_floor)
+        marks = set()
+        polling = Polling(store.database, store.marks)
         for _ in range(STEPS):
             waiting.random.choice(changes)()
-            floors.add(store.due_floor.now)
-        assert len(floors) > STEPS // 20
+            marks.add(store.marks.due)
+        assert len(marks) > STEPS // 20
         asyncio.run(polling.poll())
         assert polling._due == min(waiting.due.values(), default=None)
         waiting.search()
 
 
-def test_a_floor_of_another_server_leaves_out_no_due_task(store: PostgresTaskStore) -> None:
+def test_a_mark_of_another_server_leaves_out_no_due_task(store: PostgresTaskStore) -> None:
     store.database.run(store.submission(make(1, run_at=NOW + SECOND)))
     for position in (2**40, 2**41):
-        store._floors.marked(Mark(position, 7, frozenset()))
-    store.due_floor.found(None, store.due_floor.settled())
+        store.marks.add(Snapshot(position, 7, frozenset()))
+    store.marks.raise_due(None, store.marks.settled)
     assert asyncio.run(store.wake_due(NOW + SECOND, 10)).moved == 1
     store.database.run(store.submission(make(1, run_at=NOW + SECOND)))
     assert asyncio.run(store.next_due()) == NOW + SECOND
