@@ -110,7 +110,7 @@ class BatchWriter(Generic[T, R]):
         """Write all waiting entries, and defer those that the store refuses. Raise the error of
         an unavailable store, or a fatal one."""
         while self.waiting:
-            await self._write_first(self._size.now, write)
+            await self._write_first(self._size.allowed, write)
         self._idle.set()
 
     async def _write_first(self, count: int, write: Write[T, R]) -> None:

@@ -28,7 +28,7 @@ from fairlead.backends.sqlite import notifier as fifo_notifier
 from fairlead.backends.sqlite.notifier import FifoNotifier
 from fairlead.connect import task_store
 from fairlead.model.peer import Grant, Spare, Want
-from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
+from fairlead.ports.notification import ANY_CHANGE, Lane, Notification
 from fairlead.ports.notifier import Notifier
 from tests.proxies import Proxy
 
@@ -133,7 +133,7 @@ async def test_a_notification_of_a_thousand_lanes_arrives_whole_or_as_look_every
     neighbours.notify(Notification(ready=lanes))
 
     def is_all(notifications: list[Notification]) -> bool:
-        return LOOK_EVERYWHERE in notifications or {
+        return ANY_CHANGE in notifications or {
             lane for notification in notifications for lane in notification.ready
         } == set(lanes)
 
@@ -212,7 +212,7 @@ def test_a_watcher_is_called_with_the_tasks_that_finished_until_it_stops(
     neighbours.notify(Notification(finished=["a", "b"]))
     while (ids := heard.get(timeout=10.0)) != ["a", "b"]:
         assert ids in ([], ["first"])
-    neighbours.notify(LOOK_EVERYWHERE)
+    neighbours.notify(ANY_CHANGE)
     assert heard.get(timeout=10.0) == []
     stop()
     others, _ = watch_open(neighbours, notifier)
@@ -304,7 +304,7 @@ async def test_a_busy_listener_delays_no_sender_and_then_looks_everywhere(
     for n in range(5000):  # far more than a pipe holds, while this test blocks the loop
         ringer.notify(Notification(ready=[Lane("payouts", n, 5, 1)]))
     assert time.monotonic() - began < 5.0
-    await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+    await received.until(lambda notifications: ANY_CHANGE in notifications)
     ringer.notify(NOTIFICATION)
     await received.until(lambda notifications: notifications[-1] == NOTIFICATION)
     await notifier.close()
@@ -335,7 +335,7 @@ async def test_a_pipe_that_refuses_a_message_of_any_size_counts_as_full(
         while True:
             os.write(end, message)
     os.close(end)
-    await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+    await received.until(lambda notifications: ANY_CHANGE in notifications)
     await notifier.close()
 
 
@@ -366,7 +366,7 @@ async def test_a_removed_pipe_is_created_again_and_the_listener_looks_everywhere
     notifier, received = FifoNotifier(path), Received()
     await notifier.listen(received)
     pipes(path)[0].unlink()
-    await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+    await received.until(lambda notifications: ANY_CHANGE in notifications)
     FifoNotifier(path).notify(NOTIFICATION)
     await received.until(lambda notifications: NOTIFICATION in notifications)
     await notifier.close()
@@ -413,9 +413,9 @@ async def test_new_work_without_a_notification_is_found_within_a_second(path: Pa
     notifier, received = FifoNotifier(path), Received()
     await notifier.listen(received)
     commit(path, INSERT, "one")
-    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+    await received.until(lambda notifications: notifications == [ANY_CHANGE])
     commit(path, "UPDATE fairlead_sequence SET value = value + 1")
-    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE] * 2)
+    await received.until(lambda notifications: notifications == [ANY_CHANGE] * 2)
     await notifier.close()
 
 
@@ -451,7 +451,7 @@ def test_without_pipes_new_work_is_found_by_polling_and_a_warning_is_logged(
         await notifier.listen(received)
         commit(path, INSERT, "one")
         began = time.monotonic()
-        await received.until(lambda notifications: LOOK_EVERYWHERE in notifications)
+        await received.until(lambda notifications: ANY_CHANGE in notifications)
         assert time.monotonic() - began < 0.3
         await asyncio.sleep(0.1)
         commit(
@@ -511,7 +511,7 @@ async def test_after_a_lost_connection_the_listener_connects_again_and_looks_eve
     notifier, received = PostgresNotifier(database), Received()
     await notifier.listen(received)
     assert hang_up(database) == 1
-    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+    await received.until(lambda notifications: notifications == [ANY_CHANGE])
     notify(database, '{"control":true}')
     await received.until(lambda notifications: notifications[-1] == Notification(control=True))
     await notifier.close()
@@ -552,7 +552,7 @@ async def test_a_connection_that_died_silently_is_noticed(
         [],
     )  # a working connection is kept
     proxy.silence()
-    await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+    await received.until(lambda notifications: notifications == [ANY_CHANGE])
     assert proxy.accepted > 1
     await notifier.close()
     proxy.close()
@@ -569,7 +569,7 @@ def test_a_missing_server_is_waited_for_and_logged_once(
         await asyncio.sleep(1.0)  # time for several tries
         assert received.notifications == []
         with closing(Proxy(migrated_postgres_url, proxy.port)):
-            await received.until(lambda notifications: notifications == [LOOK_EVERYWHERE])
+            await received.until(lambda notifications: notifications == [ANY_CHANGE])
             await notifier.close()
 
     with caplog.at_level(logging.INFO, logger="fairlead.notifier"):

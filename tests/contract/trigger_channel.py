@@ -34,7 +34,7 @@ from fairlead.model import (
     Trigger,
     TriggerPath,
 )
-from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
+from fairlead.ports.notification import ANY_CHANGE, Lane, Notification
 from fairlead.testing.contract.tasks import FACTS
 
 SOON = 60.0
@@ -439,10 +439,10 @@ class TriggerChannelContract:
             for _ in range(3):
                 for partition in range(4):
                     app.channel.announce(Notification(ready=[Lane(QUEUE, partition, 5, 1)]))
-                app.channel.announce(LOOK_EVERYWHERE)
+                app.channel.announce(ANY_CHANGE)
             await reader.until_received(ids)
             assert len(await reader.claim()) == 20
-            app.channel.announce(LOOK_EVERYWHERE)
+            app.channel.announce(ANY_CHANGE)
             await asyncio.sleep(A_MOMENT)
             assert await reader.claim() == []
             assert len(reader.ids) == 20

@@ -177,7 +177,7 @@ async def test_a_waiting_task_looks_by_itself_if_nothing_wakes_it(
     celery: Celery, add: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting.Waker, "ended", lambda *given: None)
-    monkeypatch.setattr(waiting, "FIRST_LOOK", timedelta(milliseconds=50))
+    monkeypatch.setattr(waiting, "FIRST_CHECK", timedelta(milliseconds=50))
 
     result = (add.s(1, 2) | add.s(3))()
     await run(celery)

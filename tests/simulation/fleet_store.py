@@ -25,7 +25,7 @@ from fairlead.clock import SYSTEM_CLOCK
 from fairlead.connections import Connections
 from fairlead.errors import StoreUnavailable
 from fairlead.model.peer import PeerMessage
-from fairlead.ports.notification import LOOK_EVERYWHERE, Notification
+from fairlead.ports.notification import ANY_CHANGE, Notification
 from fairlead.ports.statements import Steps
 from tests.simulation.fleet_loop import Process
 
@@ -144,7 +144,7 @@ class Machine:
 
     def _look_everywhere(self) -> None:
         self._is_look_due = False
-        self.notifier.notify(LOOK_EVERYWHERE)
+        self.notifier.notify(ANY_CHANGE)
 
     def end(self, link: Link) -> None:
         """End a process as kill -9 does: release its locks, and let no call of it come back."""

@@ -12,7 +12,7 @@ def write(size: BatchSize, limit: int, batches: int) -> tuple[int, int]:
     refused."""
     written = refused = 0
     for _ in range(batches):
-        count = size.now
+        count = size.allowed
         if count > limit:
             size.refused(count)
             refused += 1
@@ -35,9 +35,9 @@ def test_a_lasting_limit_is_learnt(limit: int) -> None:
 def test_the_size_grows_back_once_the_limit_is_gone(limit: int) -> None:
     size = BatchSize(1000)
     write(size, limit, 20)
-    assert size.now <= limit + 1 + limit // 10
+    assert size.allowed <= limit + 1 + limit // 10
     write(size, 1000, 60)
-    assert size.now == 1000
+    assert size.allowed == 1000
 
 
 def test_batches_that_are_not_full_say_nothing_about_a_greater_size() -> None:
@@ -45,10 +45,10 @@ def test_batches_that_are_not_full_say_nothing_about_a_greater_size() -> None:
     size.refused(100)
     for _ in range(100):
         size.accepted(49)
-    assert size.now == 50
+    assert size.allowed == 50
 
 
 def test_one_entry_that_is_refused_alone_leaves_the_size_as_it_was() -> None:
     size = BatchSize(1000)
     size.refused(1)
-    assert size.now == 1000
+    assert size.allowed == 1000

@@ -11,7 +11,7 @@ import pytest
 from fairlead.model import PartitionKey, Trigger
 from fairlead.model.peer import Grant
 from fairlead.ports import notification
-from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
+from fairlead.ports.notification import ANY_CHANGE, Lane, Notification
 
 kafka = pytest.importorskip("fairlead.backends.kafka.messages", reason="needs the extra kafka")
 
@@ -50,7 +50,7 @@ def by_kafka(trigger: Trigger) -> Any:
 
 def by_notification(sent: Notification) -> Notification:
     found = notification.decode(notification.encode(sent))
-    if found == LOOK_EVERYWHERE:
+    if found == ANY_CHANGE:
         raise msgspec.DecodeError
     return found
 

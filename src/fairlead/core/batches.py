@@ -10,16 +10,16 @@ class BatchSize:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.now = most
+        self.allowed = most
         """Maximum number of entries in the next write."""
 
     def refused(self, count: int) -> None:
         """Record that the server refused a write of `count` entries. One entry alone says nothing
         about the size."""
         if count > 1:
-            self.now = min(self.now, count // 2)
+            self.allowed = min(self.allowed, count // 2)
 
     def accepted(self, count: int) -> None:
         """Record that the server accepted a write of `count` entries."""
-        if count >= self.now:
-            self.now = min(self.most, self.now + 1 + self.now // 10)
+        if count >= self.allowed:
+            self.allowed = min(self.most, self.allowed + 1 + self.allowed // 10)

@@ -190,8 +190,8 @@ class LoopWaiter:
                 except TimeoutError:
                     self._news.add(())
                 self._woken.clear()
-                if look := self._news.take(self._waiting):
-                    await self._look(look)
+                if changed := self._news.take(self._waiting):
+                    await self._refresh(changed)
                 if self._waiting and stop is None:
                     stop = self._access.notifier.watch_finished(self._news.add)
                     self._news.add(())  # what ended before the watch began
@@ -204,7 +204,7 @@ class LoopWaiter:
                     for future in list(futures):
                         future.cancel()
 
-    async def _look(self, task_ids: list[str]) -> None:
+    async def _refresh(self, task_ids: list[str]) -> None:
         try:
             records = self._access.sql_store
             found = {
@@ -217,12 +217,12 @@ class LoopWaiter:
         for task_id in task_ids:
             status = found.get(task_id)
             if status is None:
-                await self._look_elsewhere(task_id)
+                await self._refresh_elsewhere(task_id)
             elif status.state in ENDED:
                 for future in self._open(task_id):
                     future.set_result(status)
 
-    async def _look_elsewhere(self, task_id: str) -> None:
+    async def _refresh_elsewhere(self, task_id: str) -> None:
         if (find := self._find.get(task_id)) is not None:
             try:
                 await asyncio.to_thread(find, task_id)

@@ -166,9 +166,9 @@ class TaskClaimer:
         pieces = [triggers]  # the next one last
         while pieces:
             piece = pieces.pop()
-            if len(piece) > self._size.now:
-                pieces.append(piece[self._size.now :])
-                piece = piece[: self._size.now]
+            if len(piece) > self._size.allowed:
+                pieces.append(piece[self._size.allowed :])
+                piece = piece[: self._size.allowed]
             try:
                 claimed += await self._context.claims.claim(self._context.name, piece, now, terms)
             except Exception as error:

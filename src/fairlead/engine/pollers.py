@@ -217,7 +217,7 @@ class Pollers:
         number. Raise the error of the store."""
         size = self._sizes[name]
         while True:
-            most = size.now
+            most = size.allowed
             try:
                 result = await write(most)
             except BatchTooLarge:

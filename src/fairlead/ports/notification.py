@@ -1,4 +1,4 @@
-"""Notifications: small messages that make nodes look for changes. A notification may be lost,
+"""Notifications: small messages about changes. A notification may be lost,
 doubled or late; sweeps make that harmless."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Lane(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A message about changes; an empty one means "look everywhere"."""
+    """A message about changes; an empty one means that anything may have changed."""
 
     ready: list[Lane] = []
     """Lanes with new triggers."""
@@ -44,7 +44,7 @@ class Notification(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the notification means "look everywhere"."""
+        """Whether the notification means that anything may have changed."""
         return not (
             self.ready
             or self.due is not None
@@ -60,14 +60,14 @@ encode = msgspec.json.Encoder().encode
 
 
 def decode(message: str | bytes) -> Notification:
-    """Return the notification in a message; LOOK_EVERYWHERE, never an error, if unreadable."""
+    """Return the notification in a message; ANY_CHANGE, never an error, if unreadable."""
     try:
         return _read(message)
     except msgspec.DecodeError:
-        return LOOK_EVERYWHERE
+        return ANY_CHANGE
 
 
-LOOK_EVERYWHERE = Notification()
+ANY_CHANGE = Notification()
 
 
 def joined(notifications: Sequence[Notification]) -> Notification:
@@ -113,7 +113,7 @@ def with_triggers(
 
 def pieces(notification: Notification, most_bytes: int) -> list[bytes]:
     """Cut the notification into messages of at most `most_bytes` each; a part that cannot be cut
-    small enough becomes LOOK_EVERYWHERE, or is dropped if it is a message between nodes."""
+    small enough becomes ANY_CHANGE, or is dropped if it is a message between nodes."""
     whole = encode(notification)
     if len(whole) <= most_bytes:
         return [whole]
@@ -121,7 +121,7 @@ def pieces(notification: Notification, most_bytes: int) -> list[bytes]:
         cut = [Notification(peer=half) for half in split(notification.peer)]
         return [piece for part in cut for piece in pieces(part, most_bytes)]
     if len(notification.ready) + len(notification.finished) <= 1:
-        return [encode(LOOK_EVERYWHERE)]
+        return [encode(ANY_CHANGE)]
     # One rounds up and the other down, so that both halves are smaller than the whole.
     r, f = (len(notification.ready) + 1) // 2, len(notification.finished) // 2
     left = Notification(

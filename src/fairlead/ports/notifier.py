@@ -25,7 +25,7 @@ class Notifier(Protocol):
         self, on_notification: Callable[[Notification], None], node: str | None = None
     ) -> None:
         """Start listening; `on_notification` runs in the event loop. After an interruption it gets
-        LOOK_EVERYWHERE. `node`: name by which messages between nodes reach this listener. Raises
+        ANY_CHANGE. `node`: name by which messages between nodes reach this listener. Raises
         RuntimeError if this notifier listens already."""
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ local function settle_here(stream, key, id)
 end
 
 -- Acknowledge what the group has not acknowledged, its claims and then what it has not read. Return whether that was all.
-local function let_go(stream, key)
+local function ack_all(stream, key)
     local ours = nil
     for _, each in ipairs(groups_of(key)) do
         if each.name == group then ours = each end
@@ -51,6 +51,6 @@ for stream = first, count - 1 do
     local key = key_of(stream)
     length(key)
     -- An empty stream keeps its groups too.
-    if redis.call('EXISTS', key) == 1 and not let_go(tostring(stream), key) then return {dropped, stream} end
+    if redis.call('EXISTS', key) == 1 and not ack_all(tostring(stream), key) then return {dropped, stream} end
 end
 return {dropped, -1}

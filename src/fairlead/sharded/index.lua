@@ -140,7 +140,7 @@ local function in_parts(command, key, words)
 end
 
 -- Let tenants wait from now on, if they do not yet. `fields_of`: the fields of a message of each. If many come at once, spread
--- their tags over one stride. Otherwise they all go on in step, and a later tenant would wait for a turn of all.
+-- their tags over one stride. Otherwise they all go on in step, and a later tenant would wait until each of them was served.
 local function add_tenants(names, fields_of)
     local new = {}
     for from = 1, #names, 1000 do

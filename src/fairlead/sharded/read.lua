@@ -205,10 +205,11 @@ end
 
 -- Claim messages of these tenants, whose order is that of their stored start tags, until another order is possible. Return
 -- how many tenants were served. `is_all`: whether no other tenant waits.
-local function serve(turns, waiting_tenants, is_all)
+local function serve(next_tenants, waiting_tenants, is_all)
     local least = nil  -- least new start tag of the tenants that wait again
-    for i = 1, #turns, 2 do
-        local tenant, stored, following = turns[i], tonumber(turns[i + 1]), turns[i + 3] and tonumber(turns[i + 3])
+    for i = 1, #next_tenants, 2 do
+        local tenant, stored = next_tenants[i], tonumber(next_tenants[i + 1])
+        local following = next_tenants[i + 3] and tonumber(next_tenants[i + 3])
         if least and stored >= least then return (i - 1) / 2 end
         local tag, new_tag, stream, entry = valid_tag(stored), nil, nil, nil
         if not following then following = is_all and math.huge or -math.huge end
@@ -219,7 +220,7 @@ local function serve(turns, waiting_tenants, is_all)
         if new_tag then least = math.min(least or new_tag, new_tag) end
         if not has_room() then break end
     end
-    return #turns / 2
+    return #next_tenants / 2
 end
 
 -- Claim messages of the index, each of the tenant that is least ahead. The index has no messages of the default stream, because
@@ -230,17 +231,18 @@ local function read_index()
     local waiting_tenants = math.max(1, redis.call('ZCARD', tenants))
     while has_room() do
         if plain or lowered_by then count = 1 end
-        local turns = least_ahead(count)
+        local next_tenants = least_ahead(count)
         local other = plain and (named(plain[2], 'fairlead:key') or '')
         local its_tag = plain and tag_of(other)
-        local from_plain = plain and (not turns[1] or its_tag < valid_tag(turns[2]))
-        if not turns[1] and not plain then break end
+        local from_plain = plain and (not next_tenants[1] or its_tag < valid_tag(next_tenants[2]))
+        if not next_tenants[1] and not plain then break end
         local is_taken, found, entry
         if from_plain then
             is_taken, found, entry = pcall(take_plain, other, its_tag)
             if is_taken and entry then give(found, entry) end
         else
-            is_taken, found = pcall(serve, turns, waiting_tenants, not plain and not lowered_by and #turns < 2 * count)
+            local is_all = not plain and not lowered_by and #next_tenants < 2 * count
+            is_taken, found = pcall(serve, next_tenants, waiting_tenants, is_all)
             store_served()
             if is_taken then count = found == count and math.min(2 * count, 256) or math.max(2, 2 * found) end
         end

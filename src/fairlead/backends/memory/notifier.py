@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fairlead.forks import drop_when_forked
 from fairlead.model.peer import PeerMessage, recipient_of
-from fairlead.ports.notification import LOOK_EVERYWHERE, Notification
+from fairlead.ports.notification import ANY_CHANGE, Notification
 
 log = logging.getLogger("fairlead.notifier")
 
@@ -183,7 +183,7 @@ class FinishWatchers:
 
     def _listen_until_unused(self, listener: ThreadListener) -> None:
         try:
-            self.notify(LOOK_EVERYWHERE)
+            self.notify(ANY_CHANGE)
             used_at = time.monotonic()
             while True:
                 for notification in listener.receive(1.0):

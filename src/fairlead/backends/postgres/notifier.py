@@ -28,7 +28,7 @@ from fairlead.backends.postgres.low_water import TaskMarks
 from fairlead.backends.postgres.polling import Polling, PollingListener
 from fairlead.backends.postgres.sessions import STAY, ThreadConnection, setting
 from fairlead.model.peer import PeerMessage, recipient_of
-from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
+from fairlead.ports.notification import ANY_CHANGE, Notification, decode, pieces
 
 log = logging.getLogger("fairlead.notifier")
 
@@ -149,7 +149,7 @@ class PostgresNotifier:
             if last_reason:
                 log.info("listening again", extra={"database": self._database.location})
             if last_reason or was_connected:
-                on_notification(LOOK_EVERYWHERE)
+                on_notification(ANY_CHANGE)
             last_reason, delay, was_connected = "", FIRST_RETRY, True
             tried.set()
 

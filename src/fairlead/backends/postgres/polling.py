@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fairlead.backends.postgres.low_water import TaskMarks
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
-from fairlead.ports.notification import LOOK_EVERYWHERE, Lane, Notification
+from fairlead.ports.notification import ANY_CHANGE, Lane, Notification
 from fairlead.ports.statements import Database, Statement, Steps
 
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
@@ -25,7 +25,7 @@ UNSETTLED_SECONDS = 5.0
 """Seconds after which a node no longer waits for a transaction that stays open. The sweep of the
 channel finds what it commits later."""
 
-_FIRST_LOOK_BACK = 1000
+_FIRST_REREAD = 1000
 """Positions before the first poll that are read again, because their tasks may commit later."""
 
 
@@ -46,14 +46,14 @@ class Positions:
         self._last = 0
         self._unsettled: deque[_Unsettled] = deque()
 
-    def look_from(self, last: int, oldest: int, following: int, now: float) -> int | None:
+    def read_above(self, last: int, oldest: int, following: int, now: float) -> int | None:
         """Return the position above which to read again, or None without news.
 
         `last`: last position given. `oldest`, `following`: the oldest open transaction and the next
         one.
         """
         is_first = self._settled is None
-        begin = max(0, last - _FIRST_LOOK_BACK) if self._settled is None else self._settled
+        begin = max(0, last - _FIRST_REREAD) if self._settled is None else self._settled
         was_unsettled = bool(self._unsettled)
         settled = begin
         for each in self._unsettled:
@@ -101,7 +101,7 @@ class Polling:
         rows = yield Statement(self._changed, marks.due)
         last, oldest, following, changes, due = rows[0]
         marks.raise_due(due, settled)
-        above = self._positions.look_from(last, oldest, following, time.monotonic())
+        above = self._positions.read_above(last, oldest, following, time.monotonic())
         lanes: list[Lane] = []
         if above is not None:
             found = yield Statement(self._lanes_above, (batch(marks.rows()), above))
@@ -125,7 +125,7 @@ class PollingListener:
     def receive(self, timeout: float) -> Sequence[Notification]:
         time.sleep(min(self._pause, timeout))
         self._pause = min(self._pause * 1.5, LAST_PAUSE)
-        return (LOOK_EVERYWHERE,)
+        return (ANY_CHANGE,)
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

@@ -530,8 +530,8 @@ class SqlTaskStore(SqlTaskRecords):
     ) -> Steps[Notification]:
         at = yield from self.shared_clock(now)
         digest = blake2b(f"{queues}\n{names}".encode(), digest_size=16).hexdigest()
-        said = (facts.slots, facts.version, facts.python)
-        yield self.statement("register_node", node, at, queues, names, digest, *said)
+        about = (facts.slots, facts.version, facts.python)
+        yield self.statement("register_node", node, at, queues, names, digest, *about)
         yield from self._first_heartbeat(node, at)
         return (yield from self._control())
 

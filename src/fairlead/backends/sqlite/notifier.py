@@ -43,7 +43,7 @@ from fairlead.backends.memory.notifier import (
 from fairlead.backends.sqlite.file_modes import make_folder, set_permissions
 from fairlead.forks import drop_when_forked
 from fairlead.model.peer import PeerMessage, recipient_of
-from fairlead.ports.notification import LOOK_EVERYWHERE, Notification, decode, pieces
+from fairlead.ports.notification import ANY_CHANGE, Notification, decode, pieces
 
 log = logging.getLogger("fairlead.notifier")
 
@@ -278,7 +278,7 @@ class _Pipe:
         # half of its bytes can be full. A sender may then have found no room for its notification.
         if len(data) >= self._capacity // 2 or len(self._rest) > MOST_BYTES:
             self._rest = b""
-            notifications.append(LOOK_EVERYWHERE)
+            notifications.append(ANY_CHANGE)
         return notifications
 
     def receive(self, timeout: float) -> Sequence[Notification]:
@@ -339,7 +339,7 @@ class _PollingListener:
         for _ in range(max(1, round(timeout / WATCH_EVERY_WITHOUT_PIPES))):
             self._never.wait(WATCH_EVERY_WITHOUT_PIPES)
             if self._watch.check()[0]:
-                return (LOOK_EVERYWHERE,)
+                return (ANY_CHANGE,)
         return ()
 
     def close(self) -> None:
@@ -402,14 +402,14 @@ class _LoopListener:
             )
             self._close_pipe()
             self._set_pipe(self._open_pipe())
-            self._on_notification(LOOK_EVERYWHERE)
+            self._on_notification(ANY_CHANGE)
             return
         was_notified, self._was_notified = self._was_notified, False
         if self._watch.check()[1] or self._checks_since_work:
             self._checks_since_work += 1
         if self._checks_since_work and (not was_notified or self._checks_since_work > _MOST_CHECKS):
             self._checks_since_work = 0
-            self._on_notification(LOOK_EVERYWHERE)
+            self._on_notification(ANY_CHANGE)
 
     def _check_without_pipe(self) -> None:
         """Announce new work at once; announce other changes (a pause, a finished task, or only our
@@ -419,7 +419,7 @@ class _LoopListener:
             self._checks_since_change += 1
         if has_new_work or self._checks_since_change * WATCH_EVERY_WITHOUT_PIPES > WATCH_EVERY:
             self._checks_since_change = 0
-            self._on_notification(LOOK_EVERYWHERE)
+            self._on_notification(ANY_CHANGE)
 
 
 def _address(node: str) -> str:

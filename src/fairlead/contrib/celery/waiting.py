@@ -1,8 +1,8 @@
 """Tasks that wait for other tasks: chains, the bodies of chords, and callbacks.
 
-Such a task runs at its submit, looks for the tasks before it, and then is WAITING in the store; it
+Such a task runs at its submit, checks the tasks before it, and then is WAITING in the store; it
 counts as left to run. The worker that ends the last task before it wakes it at once. Should that
-worker die in between, the task looks by itself, at most a minute later.
+worker die in between, the task checks by itself, at most a minute later.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fairlead.celery")
 
-FIRST_LOOK = timedelta(seconds=10)
-"""Time after its first look at which a waiting task looks again if nothing woke it."""
-LONGEST_LOOK = timedelta(seconds=60)
+FIRST_CHECK = timedelta(seconds=10)
+"""Time after its first check at which a waiting task checks again if nothing woke it."""
+LONGEST_CHECK = timedelta(seconds=60)
 _PAUSES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Seconds before the tries of a wake."""
 
 
-def results(app: App, after: Ids, looks: int) -> Any:
+def results(app: App, after: Ids, checks: int) -> Any:
     """Return the kept results of the tasks, one or a list as deep as `after`. Raise Snooze if one
-    has not ended, after `looks` looks; and ChordError naming the first one that failed."""
+    has not ended, after `checks` checks; and ChordError naming the first one that failed."""
     if not isinstance(after, str):  # the last one first, which most likely ends last
-        return [results(app, each, looks) for each in reversed(after)][::-1]
+        return [results(app, each, checks) for each in reversed(after)][::-1]
     try:
         return app.handle(after).result(0)
     except ResultTimeout:
-        wait = min(LONGEST_LOOK, FIRST_LOOK * 2.0 ** min(looks - 1, 8))
+        wait = min(LONGEST_CHECK, FIRST_CHECK * 2.0 ** min(checks - 1, 8))
         raise Snooze(datetime.now(UTC) + wait) from None
     except (ResultNotKept, TaskFailed, UnknownTask) as error:
         raise ChordError(str(error).partition("\n")[0]) from None

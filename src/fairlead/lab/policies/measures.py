@@ -71,7 +71,7 @@ def measure(schedule: VirtualSchedule, slots: int, entitled: Floats, window: int
     `entitled`: the weight that each key is due, whatever the policy gave it. `window`: microseconds
     of a window of fairness; a key starves if it waits that long without a start."""
     waits = schedule.wait
-    by_key = list(of_keys(schedule))
+    by_key = list(each_key(schedule))
     means = np.array([waits.mean() for _, waits, _ in by_key])
     p99s = np.array([percentile(waits, 0.99) for _, waits, _ in by_key])
     slow = slowdown(schedule)
@@ -118,7 +118,7 @@ def waits_of_keys(schedule: VirtualSchedule, keys: tuple[str, ...]) -> list[KeyW
             wait_p99_us=int(percentile(waits, 0.99)),
             wait_max_us=int(waits.max()),
         )
-        for key, waits, rows in of_keys(schedule)
+        for key, waits, rows in each_key(schedule)
     ]
 
 
@@ -142,7 +142,7 @@ def jain_by_window(schedule: VirtualSchedule, entitled: Floats, window: int) -> 
     origin = int(schedule.at.min())
     shares: list[Floats] = []
     numbers: list[Ints] = []
-    for key, _, rows in of_keys(schedule):
+    for key, _, rows in each_key(schedule):
         at, start, end = (
             instants[rows] - origin for instants in (schedule.at, schedule.start, schedule.end)
         )
@@ -167,8 +167,8 @@ class _OfKey(NamedTuple):
     """Indices into the schedule."""
 
 
-def of_keys(schedule: VirtualSchedule) -> Iterator[_OfKey]:
-    """Return each key that has a task, with its waits, in the order of the arrivals."""
+def each_key(schedule: VirtualSchedule) -> Iterator[_OfKey]:
+    """Yield each key that has a task, with its waits, in the order of the arrivals."""
     order = np.argsort(schedule.key, kind="stable")
     keys, begins = np.unique(schedule.key[order], return_index=True)
     for key, rows in zip(keys.tolist(), np.split(order, begins[1:]), strict=True):
