@@ -19,7 +19,7 @@ from fairlead.sharded import (  # noqa: E402
     ShardedQueue,
     SyncShardedQueue,
 )
-from fairlead.sharded.running import run, run_async  # noqa: E402
+from fairlead.sharded.running import result_of, run  # noqa: E402
 from fairlead.sharded.script import WRITE  # noqa: E402
 from fairlead.sharded.steps import Command, RunScript, WaitForEntry  # noqa: E402
 from tests.sharded_queues import SOON, drain  # noqa: E402
@@ -227,6 +227,6 @@ async def test_steps_may_go_on_after_a_command_that_failed(redis_url: str, clien
             found = yield WaitForEntry({"stream": "0"}, 1000)
         return f"found {found}"
 
-    assert run(client, "q", steps()) == "found True"
+    assert result_of(run(client, "q", steps())) == "found True"
     async with redis.asyncio.Redis.from_url(redis_url) as other:
-        assert await run_async(other, "q", steps()) == "found True"
+        assert await run(other, "q", steps()) == "found True"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from fairlead.errors import ConfigurationError
 from fairlead.sharded.confirmation import Confirmation
 from fairlead.sharded.dead_letters import DeadLetterSteps
-from fairlead.sharded.errors import UnknownMessage
-from fairlead.sharded.message import RemovedMessage
 from fairlead.sharded.redis_url import RedisUrl
+from fairlead.sharded.running import run
 from fairlead.sharded.settings import Reads, ShardedSettings
-from fairlead.sharded.steps import QueueSteps
+from fairlead.sharded.steps import QueueSteps, Steps
+
+T = TypeVar("T")
 
 MOST_CONNECTIONS = 10_000
 """Connections of one client. Each reader that waits holds one."""
@@ -24,15 +25,6 @@ def refuse_text(settings: Mapping[str, Any]) -> None:
     bytes."""
     if settings.get("decode_responses"):
         raise ConfigurationError("values are bytes: give a client without decode_responses=True")
-
-
-def found_letter(id: str, letter: RemovedMessage | None) -> RemovedMessage:
-    """Return the dead letter. Raise UnknownMessage if there is none."""
-    if letter is None:
-        raise UnknownMessage(
-            f"no dead letter of message {id}: requeued, deleted, expired, or never there"
-        )
-    return letter
 
 
 class Connected:
@@ -79,6 +71,10 @@ class Connected:
         else:
             refuse_text(redis.get_connection_kwargs())
         self._redis: Any = redis
+
+    async def _do(self, steps: Steps[T]) -> T:
+        """Run the steps, with either kind of client."""
+        return await run(self._redis, self._settings.name, steps, self._confirmation)
 
     @property
     def name(self) -> str:

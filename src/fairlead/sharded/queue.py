@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Self, TypeVar
+from typing import Self
 
-from fairlead.sharded.connecting import Connected, found_letter
+from fairlead.sharded.connecting import Connected
 from fairlead.sharded.details import Details
+from fairlead.sharded.errors import UnknownMessage
 from fairlead.sharded.heartbeat import Heartbeat
 from fairlead.sharded.message import (
     DeadLetterHead,
@@ -18,11 +19,7 @@ from fairlead.sharded.message import (
     Value,
 )
 from fairlead.sharded.redis_url import RedisUrl
-from fairlead.sharded.running import run_async
 from fairlead.sharded.stats import Stats
-from fairlead.sharded.steps import Steps
-
-T = TypeVar("T")
 
 
 class ShardedQueue(Connected):
@@ -201,7 +198,12 @@ class ShardedQueue(Connected):
     async def dead_letter(self, id: str) -> RemovedMessage:
         """Return the dead letter of the message with this id, with all its fields. Raise
         UnknownMessage if there is none."""
-        return found_letter(id, await self._do(self._dead_letters.find(id)))
+        letter = await self._do(self._dead_letters.find(id))
+        if letter is None:
+            raise UnknownMessage(
+                f"no dead letter of message {id}: requeued, deleted, expired, or never there"
+            )
+        return letter
 
     async def requeue_dead_letters(self, *ids: str) -> list[str]:
         """Write the messages of dead letters into the queue again, for all groups, with new ids and
@@ -239,6 +241,3 @@ class ShardedQueue(Connected):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    async def _do(self, steps: Steps[T]) -> T:
-        return await run_async(self._redis, self._settings.name, steps, self._confirmation)

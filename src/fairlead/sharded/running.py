@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import isawaitable
 from typing import Any, TypeGuard, TypeVar
@@ -58,7 +58,7 @@ class Cancelled:
             raise asyncio.CancelledError
 
 
-async def run_async(
+async def run(
     redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None
 ) -> T:
     """Run the steps and return their result. Raise the errors of the steps, and ConfigurationError,
@@ -86,11 +86,11 @@ async def run_async(
             failure = error
 
 
-def run(redis: Any, queue: str, steps: Steps[T], confirmation: Confirmation | None = None) -> T:
-    """Run the steps with a synchronous client and return their result. Raise the same errors as
-    `run_async`, whose coroutine never waits: each call of the client has ended when it returns."""
+def result_of(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that runs steps with a synchronous client. The coroutine
+    never waits: each call of the client has ended when it returns."""
     try:
-        run_async(redis, queue, steps, confirmation).send(None)
+        coroutine.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     raise AssertionError("a synchronous client has returned an awaitable")
