@@ -1,8 +1,8 @@
 """Fixtures of pytest: an application on a database of its own for each test.
 
-Override `fairlead_app` to test the application of your project, and `fairlead_url` to say where its
-tasks are meanwhile. Outside of a kit, a test uses only databases that are of tests. The testing kit
-is imported at its first use.
+Override `fairlead_app` to test the application of your project, and `fairlead_url` to choose the
+database of its tests. A test without a kit can open only test databases: temporary files, and
+databases whose name has the word `test`. The testing kit is imported at its first use.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse databases that are not of tests from now on, unless all tests may use them."""
+    """Refuse all but test databases from now on, unless the file of pytest allows all."""
     config.addinivalue_line(
         "markers", f"{OWN_URL}: may use the database of an application, outside of `fairlead_kit`"
     )
@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _TestsOnly:
-    """A `fairlead.connector.Guard` that allows only databases of tests: files in the folder of
+    """A `fairlead.connector.Guard` that allows only test databases: files in the folder of
     temporary files, and databases whose name has the word `test`."""
 
     def __init__(self, basetemp: str | None) -> None:
@@ -62,12 +62,12 @@ class _TestsOnly:
         roots = (basetemp, os.environ.get("PYTEST_DEBUG_TEMPROOT"), tempfile.gettempdir())
         self._roots = [Path(root).resolve() for root in roots if root]
         self._may_use_all = False
-        self._is_of_tests = cache(self._is_of_tests_now)
+        self._is_test_database = cache(self._find_whether_test)
         self._before, Connector.guard = Connector.guard, self
 
     def check(self, url: str) -> None:
-        """Raise ConfigurationError for a database that is not of tests."""
-        if not self._may_use_all and not self._is_of_tests(url):
+        """Raise ConfigurationError for a database that is no test database."""
+        if not self._may_use_all and not self._is_test_database(url):
             raise ConfigurationError(
                 f"a test uses {shown_url(url)} without `fairlead_kit`: give the test this fixture,"
                 " before others that submit, or give the application a database whose name has the"
@@ -75,7 +75,7 @@ class _TestsOnly:
                 " option of this name in the file of pytest is for all tests"
             )
 
-    def _is_of_tests_now(self, url: str) -> bool:
+    def _find_whether_test(self, url: str) -> bool:
         from fairlead.testing.store import is_named_for_tests
         from fairlead.urls import file_of
 
@@ -93,15 +93,14 @@ class _TestsOnly:
             self._may_use_all = False
 
     def pytest_unconfigure(self) -> None:
-        """Leave the process as it was, which may run pytest again."""
+        """Restore the earlier guard, since the process may run pytest again."""
         Connector.guard = self._before
 
 
 @pytest.fixture
 def fairlead_url(tmp_path: Path, pytestconfig: pytest.Config) -> str | None:
     """URL of the database of this test. Override it to return another one, or None for the URL of
-    the application itself. Raises UsageError for an option that is the same in all workers of
-    xdist."""
+    the application itself. Raises UsageError if all workers of xdist would share one database."""
     url: str | None = pytestconfig.getoption("--fairlead-url")
     if url is None:
         return f"sqlite:///{tmp_path}/fairlead.db?synchronous=OFF"

@@ -15,8 +15,8 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 def lifespan(app: App, own: Lifespan | None = None) -> Lifespan:
     """Return the lifespan of a site of FastAPI, Starlette or Litestar. It opens the App when the
-    site starts, so that a store that is away or was not migrated shows there, and closes the App
-    when the site ends. `own`: a lifespan of yours, which runs inside, and whose state it passes
+    site starts, so that the start fails while the store is away or lacks its tables, and closes the
+    App when the site ends. `own`: a lifespan of yours, which runs inside; its state is passed
     on."""
 
     @asynccontextmanager

@@ -5,9 +5,10 @@ One datacentre acknowledges a write at LOCAL_QUORUM; the others receive the writ
 much later after a crash or a network failure. A read of a quorum in each datacentre (EACH_QUORUM)
 finds every write that any datacentre has acknowledged. Such a read is called whole.
 
-A datacentre that comes back lacks the writes of its absence until hints or repair bring them. So a
-read that cannot be whole is taken from it only while the datacentres that have acknowledged those
-writes are down themselves; otherwise the read fails, and is tried again.
+A datacentre that comes back lacks the writes of its absence until hints or repair bring them. If a
+whole read is impossible, a read of this datacentre alone would miss those writes. So it is allowed
+only while the datacentres that acknowledged them are down; otherwise the read fails, and is tried
+again.
 """
 
 from __future__ import annotations
@@ -32,10 +33,7 @@ SETTLE_SECONDS = 600.0
 
 
 class Datacentres:
-    """The datacentres of a keyspace, and whether one of them does not respond.
-
-    With one datacentre, or with consistency QUORUM, every read is whole.
-    """
+    """The datacentres of a keyspace, and whether one of them does not respond."""
 
     def __init__(self, session: CassandraSession) -> None:
         self._session = session
@@ -43,7 +41,7 @@ class Datacentres:
         self._probe_at = 0.0
         self._settled_at = 0.0
         self._was_refused = False
-        """Whether a read that could not be whole was refused; the next one is tried whole."""
+        """Whether a read of one datacentre was refused; the next read asks each of them."""
         self._writer: str | None = None
         """Datacentre that has acknowledged the latest write of this process."""
         self._writers: set[str] = set()
@@ -54,9 +52,9 @@ class Datacentres:
         """Return a new read, of one statement or several."""
         return DatacentreReading(self, self._session)
 
-    async def may_be_whole(self) -> bool:
-        """Return whether to read from each datacentre. False if one does not respond, or if a plain
-        read is whole anyway."""
+    async def reads_each(self) -> bool:
+        """Return whether a read asks each datacentre. False while one does not respond, and where a
+        read of one is whole: with one datacentre, or with consistency QUORUM."""
         await self._session.connected()
         is_wide = self._session.url.consistency == "LOCAL_QUORUM" and self._session.datacentres > 1
         return is_wide and (self._was_refused or not self._is_one_away)
@@ -106,6 +104,7 @@ class Datacentres:
 
     @property
     def _is_settling(self) -> bool:
+        """Whether a datacentre is away, or may lack writes of its absence."""
         return self._is_one_away or time.monotonic() < self._settled_at
 
     def _on_written(self, datacentre: str) -> None:
@@ -126,7 +125,7 @@ class DatacentreReading:
     async def rows(self, name: str, *params: Any, **options: Any) -> AsyncGenerator[Row, None]:
         """Yield rows as a session does. If a datacentre does not respond, yield all rows again, as
         one datacentre has them. Raise StoreUnavailable."""
-        if await self._datacentres.may_be_whole():
+        if await self._datacentres.reads_each():
             try:
                 async for row in self._session.rows(
                     name, *params, consistency=ConsistencyLevel.EACH_QUORUM, **options

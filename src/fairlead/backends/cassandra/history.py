@@ -1,4 +1,5 @@
-"""The way of ended runs from Cassandra into the history of attempts in the SQL database."""
+"""The history of attempts in the SQL database, to which ordered queues on Cassandra append the runs
+that have ended."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from fairlead.ports.statements import Row
 log = logging.getLogger("fairlead.ordered")
 
 APPEND_SECONDS = 5.0
-"""Longest time, in seconds, for which the end of a run waits for the database."""
+"""Seconds for which the end of a run waits for the database, at most."""
 
 AWAY_SECONDS = 10.0
-"""Seconds after a failure for which no other call tries the database."""
+"""Seconds after a failure in which no call tries the database."""
 
 
 class HistoryInSql:
-    """The history of attempts, in a database that may be away while ordered queues go on."""
+    """The history of attempts. Ordered queues go on while its database is away."""
 
     def __init__(self, tasks: SqlTaskStore) -> None:
         self._database = tasks.database
@@ -43,7 +44,7 @@ class HistoryInSql:
             return False
         if self._try_at is not None:
             # Only this call tries the database again; the others do not wait for it.
-            self._on_away()
+            self._postpone()
         try:
             async with asyncio.timeout(APPEND_SECONDS):
                 await self._database.run_async(append_unfenced(self._sql, rows))
@@ -56,12 +57,13 @@ class HistoryInSql:
                 log.warning(
                     "ordered queues keep their history until its database is back", extra=fields
                 )
-            self._on_away()
+            self._postpone()
             return False
         self._on_response()
         return True
 
-    def _on_away(self) -> None:
+    def _postpone(self) -> None:
+        """Let no call try the database for AWAY_SECONDS."""
         self._try_at = time.monotonic() + AWAY_SECONDS
 
     def _on_response(self) -> None:

@@ -29,9 +29,8 @@ from fairlead.forks import drop_when_forked
 log = logging.getLogger("fairlead.kafka")
 
 LARGEST = 15 << 20
-"""Greatest size of a message, in bytes. The greatest payload allowed by default, which grows by a
-third in JSON, fits in. What fits in here also fits into a statement of Cassandra, which refuses
-16 MiB."""
+"""Greatest size of a message, in bytes. It has room for the greatest payload allowed by default,
+which grows by a third in JSON. A statement of Cassandra, of less than 16 MiB, has room for it."""
 
 MOST_WAITING = 10_000
 """Messages that wait for their topics or for room in the producer. Beyond this number, there is no
@@ -108,7 +107,7 @@ class _Batch:
 
 
 class _Shortages:
-    """Reasons why topics accept no message, which are asked for once in a while only."""
+    """Reasons why topics accept no message. Kafka is asked for each at most every few seconds."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -148,16 +147,16 @@ class KafkaSender:
         endpoint: KafkaEndpoint,
         topics: Topics,
         seconds: float,
-        counted: Callable[[], None],
+        on_unsent: Callable[[], None],
         outages: KafkaOutageLog,
     ) -> None:
-        """`seconds`: time after which a message that is not confirmed has failed. `counted`: called
-        for each message that was not sent, which `outages` reports."""
+        """`seconds`: time after which a message that is not confirmed has failed. `on_unsent`:
+        called for each message that was not sent, which `outages` reports."""
         self._endpoint = endpoint
         self._topics = topics
         self._shortages = _Shortages(topics)
         self.seconds = seconds
-        self._counted = counted
+        self._on_unsent = on_unsent
         self._outages = outages
         self._refusals = endpoint.new_refusals()
         self.after_fork()
@@ -182,18 +181,18 @@ class KafkaSender:
         """Send messages, without waiting for anything. The future ends when all are stored for
         good, and raises StoreUnavailable if some may not be, or another error if Kafka refuses
         them."""
-        one = _Batch(self, len(messages), time.monotonic() + self.seconds)
+        batch = _Batch(self, len(messages), time.monotonic() + self.seconds)
         if not messages:
-            one.future.set_result(None)
-            return one.future
+            batch.future.set_result(None)
+            return batch.future
         with self._lock:
             thread = self._thread or self._start()
             is_behind = bool(self._waiting)
-            self._waiting.extend([(message, one) for message in messages])
+            self._waiting.extend([(message, batch) for message in messages])
             if not is_behind:
                 self._produce(thread.client)
         thread.poke()
-        return one.future
+        return batch.future
 
     def offer(self, messages: Sequence[Outgoing]) -> None:
         """Send messages, or count them as failed if there is no room."""
@@ -254,7 +253,7 @@ class KafkaSender:
         for _ in range(_MOST_PRODUCED):
             if not self._waiting:
                 return False
-            message, one = self._waiting[0]
+            message, batch = self._waiting[0]
             if message.queue not in self._known:
                 return False
             try:
@@ -263,24 +262,24 @@ class KafkaSender:
                     message.value,
                     message.key,
                     message.partition,
-                    one.on_delivery,
+                    batch.on_delivery,
                 )
             except BufferError:
                 return False
             except KafkaException as error:
-                if self._is_remembered(error, message.queue):
+                if self._is_outdated(error, message.queue):
                     return False
                 self._waiting.popleft()
-                one.on_delivery(error.args[0])
+                batch.on_delivery(error.args[0])
             else:
                 self._suspect.discard(message.queue)
                 self._waiting.popleft()
         return True
 
-    def _is_remembered(self, error: KafkaException, queue: str) -> bool:
-        """Return whether the producer may refuse a message by a right that was missing earlier, or
-        by an earlier number of partitions, and let the thread ask for the topic anew; False if it
-        has just asked."""
+    def _is_outdated(self, error: KafkaException, queue: str) -> bool:
+        """Return whether the producer may have refused a message by outdated knowledge: a right
+        that was missing earlier, or an earlier number of partitions. The thread then asks for the
+        topic anew; the next refusal counts."""
         is_refused = error.args[0].code() in (
             KafkaError.TOPIC_AUTHORIZATION_FAILED,
             KafkaError._UNKNOWN_PARTITION,
@@ -315,7 +314,7 @@ class KafkaSender:
 
     def count_failure(self, error: FairleadError) -> None:
         """Count and log a message that was not sent."""
-        self._counted()
+        self._on_unsent()
         self._outages.report(str(error))
 
     # in the thread --------------------------------------------------------------------------------
@@ -353,7 +352,7 @@ class KafkaSender:
         producer.flush(_POLL_SECONDS)
         if self._thread is None:
             self._expire(float("inf"), StoreUnavailable(f"{self._endpoint.location}: {why}"))
-            self._answer_room_requests(float("inf"))
+            self._end_room_requests(float("inf"))
 
     def _detach(self, thread: ClientThread[Producer] | None) -> None:
         """Let the next batch start another thread."""
@@ -372,7 +371,7 @@ class KafkaSender:
             while is_open:
                 with self._lock:
                     is_open = self._produce(producer)
-        self._answer_room_requests(time.monotonic())
+        self._end_room_requests(time.monotonic())
         producer.poll(_POLL_SECONDS)
 
     def _ensure_topic(self, producer: Producer) -> bool:
@@ -403,10 +402,10 @@ class KafkaSender:
             ]
             ended = set(map(id, expired))
             self._waiting = deque(w for w in self._waiting if id(w) not in ended)
-        for _, one in expired:
-            one.end_message(error)
+        for _, batch in expired:
+            batch.end_message(error)
 
-    def _answer_room_requests(self, now: float) -> None:
+    def _end_room_requests(self, now: float) -> None:
         """End the requests for room that can be granted, one for each free place, and those whose
         time has ended."""
         if not self._room_requests:

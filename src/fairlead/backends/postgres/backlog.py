@@ -23,6 +23,8 @@ class PostgresBacklogStore(SqlBacklogStore):
         return self._statement("write", *lane, *arrays)
 
     def _keep_record(self, lane: LaneKey, record: str) -> Steps[None]:
+        """Replace the record by one with the next number. A search from the number that was written
+        last passes no replaced records."""
         known = self._numbers.get(lane, 0)
         rows = yield self._statement("keep_record", *lane, record, known)
         if not rows and known:  # the transaction that gave the number did not commit

@@ -33,11 +33,12 @@ _NO_SPILL = "raise temp_file_limit or work_mem for this role or database"
 
 _CANCELED_STATE = "57014"
 """SQLSTATE of a statement that took longer than statement_timeout, or that a person canceled. A
-statement with fewer rows takes less time."""
+smaller batch may end in time."""
 
 _NEVER = ("08P01", "25P01", "25P02")
-"""Bugs of ours or of a handler, by numbers of the classes above: a protocol violation, a statement
-that needs a transaction, and a statement in a failed transaction."""
+"""SQLSTATEs with such a prefix that no other try helps, because they are bugs of ours or of a
+handler: a protocol violation, a statement that needs a transaction, and a statement in a failed
+transaction."""
 
 _CURES = {
     _READ_ONLY: "this server only reads, such as a standby: use a URL with all servers and"
@@ -78,8 +79,8 @@ _REFUSED_SETTINGS = {
 _REFUSED_LOGIN = re.compile(
     "FATAL: .*(does not exist|authentication failed|no pg_hba.conf entry)|no password supplied"
 )
-"""Refused logins in the errors of libpq, which have no SQLSTATE; in another language of the server
-such an error is one of a server that is away."""
+"""Refused logins in the errors of libpq, which have no SQLSTATE. If the server writes another
+language, it is taken for one that is away."""
 
 _CANCELED = {
     "statement timeout": "a statement took longer than statement_timeout; raise it for this role or"
@@ -97,11 +98,10 @@ def translated(
 ) -> Iterator[None]:
     """Translate the drivers' errors.
 
-    Raise StoreUnavailable if another try may work, StoreRefused if the login is refused,
-    BatchTooLarge if a smaller batch may,
-    SchemaMismatch for missing tables or columns, ConfigurationError for missing rights or a bad
-    setting of the connection. `drop_idle`: drops the idle connections, which have the same stale
-    plan or lead to the same standby or dead server.
+    Raise StoreUnavailable if another try may work, BatchTooLarge if a smaller batch may,
+    StoreRefused if the login is refused, SchemaMismatch for missing tables or columns,
+    ConfigurationError for missing rights or a bad setting of the connection. `drop_idle`: closes
+    the idle connections, which have the same stale plan or lead to the same standby or dead server.
     """
     try:
         yield
