@@ -465,7 +465,7 @@ def test_without_pipes_new_work_is_found_by_polling_and_a_warning_is_logged(
     assert "cannot create a named pipe" in caplog.text
 
 
-def test_without_pipes_a_watcher_looks_everywhere_at_the_next_commit(
+def test_without_pipes_a_watcher_reads_its_tasks_again_and_again(
     path: Path, no_pipes: None
 ) -> None:
     notifier, heard = FifoNotifier(path), queue.Queue[list[str]]()

@@ -70,9 +70,9 @@ class Granting(SimplePart):
         self._is_alone = True
         """Whether no other node shares a queue with this one."""
         self._is_spare = False
-        """Whether triggers may wait since the last look at them."""
-        self._look_at = 0.0
-        """Monotonic seconds before which no further look is made."""
+        """Whether triggers may wait that no announcement has considered."""
+        self._check_spare_at = 0.0
+        """Monotonic seconds before which waiting triggers are not considered again."""
         self._announce_at = 0.0
         """Monotonic seconds before which no announcement of the same names is made."""
         self._announcements = 0
@@ -154,7 +154,7 @@ class Granting(SimplePart):
                 self._wants.expire(now)
                 if self._grant(now):
                     self._poked.set()
-                if now >= (self._look_at if self._is_spare else self._announce_at):
+                if now >= (self._check_spare_at if self._is_spare else self._announce_at):
                     self._announce(now)
             await self._check_running(_due(self._running, now), now)
             await asyncio.sleep(0)  # one cycle of the event loop gathers several wants
@@ -163,7 +163,7 @@ class Granting(SimplePart):
     async def _wait(self) -> None:
         ends = [next(iter(each.values())).until for each in (self._open, self._running) if each]
         if not self._is_alone and len(self._context.table):
-            ends.append(self._look_at if self._is_spare else self._announce_at)
+            ends.append(self._check_spare_at if self._is_spare else self._announce_at)
         await event_or_pause(self._poked, min(ends, default=math.inf) - self._now())
 
     def _announce(self, now: float) -> None:
@@ -173,7 +173,7 @@ class Granting(SimplePart):
         if not names:  # `on_spare` comes when there are some
             self._announced, self._announce_at = frozenset(), math.inf
             return
-        self._look_at = now + SPARE_PAUSES[0]
+        self._check_spare_at = now + SPARE_PAUSES[0]
         if not self._announced.issuperset(names):
             self._announcements, self._announce_at = 0, now
         if now < self._announce_at:

@@ -23,8 +23,9 @@ LINGER = 10.0
 """Seconds that a listener stays open after the last thread stopped waiting, so that the next thread
 need not open another."""
 
-
 _FIRST_RETRY, _LAST_RETRY = 0.1, 5.0  # seconds
+_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.25
+"""Seconds between two reads of a `PollingListener`: the first pause, and the longest one."""
 
 
 _Listener = tuple[asyncio.AbstractEventLoop, OnNotification, str | None]
@@ -99,6 +100,21 @@ class ThreadListener(Protocol):
 
     def close(self) -> None:
         """Stop listening."""
+
+
+class PollingListener:
+    """A `ThreadListener` that lets the waiting threads read their tasks again and again."""
+
+    def __init__(self) -> None:
+        self._pause = _FIRST_PAUSE
+
+    def receive(self, timeout: float) -> Sequence[Notification]:
+        time.sleep(min(self._pause, timeout))
+        self._pause = min(self._pause * 1.5, _LAST_PAUSE)
+        return (ANY_CHANGE,)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
 
 
 class FinishWatchers:

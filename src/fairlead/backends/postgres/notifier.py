@@ -21,11 +21,12 @@ from fairlead.backends.memory.notifier import (
     FinishWatchers,
     OnFinished,
     OnNotification,
+    PollingListener,
     ThreadListener,
 )
 from fairlead.backends.postgres.database import PostgresDatabase
 from fairlead.backends.postgres.low_water import TaskMarks
-from fairlead.backends.postgres.polling import Polling, PollingListener
+from fairlead.backends.postgres.polling import Polling
 from fairlead.backends.postgres.sessions import STAY, ThreadConnection, setting
 from fairlead.model.peer import PeerMessage, recipient_of
 from fairlead.ports.notification import ANY_CHANGE, Notification, decode, pieces

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairlead.backends.postgres.low_water import TaskMarks
 from fairlead.backends.sql.rows import batch
 from fairlead.backends.sql.sql_file import load
-from fairlead.ports.notification import ANY_CHANGE, Lane, Notification
+from fairlead.ports.notification import Lane, Notification
 from fairlead.ports.statements import Database, Statement, Steps
 
 FIRST_PAUSE, LAST_PAUSE = 0.02, 0.25
@@ -114,18 +113,3 @@ class Polling:
         if not (lanes or has_changed or is_sooner):
             return None
         return Notification(ready=lanes, control=has_changed, due=due if is_sooner else None)
-
-
-class PollingListener:
-    """A `ThreadListener` that makes the waiting threads look at their tasks again and again."""
-
-    def __init__(self) -> None:
-        self._pause = FIRST_PAUSE
-
-    def receive(self, timeout: float) -> Sequence[Notification]:
-        time.sleep(min(self._pause, timeout))
-        self._pause = min(self._pause * 1.5, LAST_PAUSE)
-        return (ANY_CHANGE,)
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""

@@ -38,6 +38,7 @@ from fairlead.backends.memory.notifier import (
     FinishWatchers,
     OnFinished,
     OnNotification,
+    PollingListener,
     ThreadListener,
 )
 from fairlead.backends.sqlite.file_modes import make_folder, set_permissions
@@ -115,7 +116,7 @@ class FifoNotifier:
 
     def _open_listener(self) -> ThreadListener:
         pipe = self._open_pipe()
-        return _PollingListener(_CommitWatch(self._database)) if pipe is None else pipe
+        return PollingListener() if pipe is None else pipe
 
 
 class _PipeWriters:
@@ -326,24 +327,6 @@ class _CommitWatch:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-class _PollingListener:
-    """A `ThreadListener` where pipes are not possible."""
-
-    def __init__(self, watch: _CommitWatch) -> None:
-        self._watch = watch
-        self._never = threading.Event()
-
-    def receive(self, timeout: float) -> Sequence[Notification]:
-        for _ in range(max(1, round(timeout / WATCH_EVERY_WITHOUT_PIPES))):
-            self._never.wait(WATCH_EVERY_WITHOUT_PIPES)
-            if self._watch.check()[0]:
-                return (ANY_CHANGE,)
-        return ()
-
-    def close(self) -> None:
-        self._watch.close()
 
 
 class _LoopListener:
