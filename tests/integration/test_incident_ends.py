@@ -115,7 +115,7 @@ async def test_a_blip_of_the_store_loses_no_node_and_a_dead_node_is_one_report()
         given.observations = [
             Observation(queue=queue, at=at, time=at, silent=silent) for queue in "abc"
         ]
-        return [(each.kind.value, each.subject) for each in await watcher.look()]
+        return [(each.kind.value, each.subject) for each in await watcher.detect()]
 
     assert await after(0, ["n1", "n2"]) == []  # a worker that is elected anew
     assert await after(10, []) == []

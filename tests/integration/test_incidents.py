@@ -31,10 +31,10 @@ FAST = Intervals(incidents=1.0)
 def incidents_of_tasks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the watcher, to which so many failures are an incident of the queue."""
 
-    async def look(self: object) -> list[IncidentReport]:
+    async def detect(self: object) -> list[IncidentReport]:
         return []
 
-    monkeypatch.setattr(watcher.Watcher, "look", look)
+    monkeypatch.setattr(watcher.Watcher, "detect", detect)
 
 
 def failing(app: App, count: int) -> list[str]:

@@ -99,7 +99,7 @@ async def test_an_open_incident_is_reported_again_now_and_then_and_a_closed_one_
         at = BEGIN + seconds * MICROS
         fields = {"waits_since": BEGIN, "running": 0} | fields
         given.observations = [Observation(queue="work", at=at, time=at, **fields)]  # type: ignore[arg-type]
-        return [(each.kind.value, each.subject) for each in await watcher.look()]
+        return [(each.kind.value, each.subject) for each in await watcher.detect()]
 
     reports = [await after(seconds) for seconds in range(1, 1000, 10)]
     assert [each for each in reports if each] == [[("stall", "work")]] * (1 + 980 * MICROS // AGAIN)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from fairlead.pipeline.models import TABLES
-from fairlead.pipeline.parts import PartsOf, all_parts
+from fairlead.pipeline.partitions import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import parameters_of, start
 from fairlead.pipeline.reading.frames import Frames, with_tables
 from fairlead.pipeline.schema import Table

@@ -41,7 +41,7 @@ from fairlead.pipeline.models import (
     TASKS,
     TENANT_SHARE,
 )
-from fairlead.pipeline.parts import PartsOf, all_parts
+from fairlead.pipeline.partitions import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import file_name, start
 from fairlead.pipeline.reading.frames import Frames, with_tables
 from fairlead.pipeline.reading.snapshots import Snapshots
@@ -443,7 +443,7 @@ def test_spark_and_duckdb_count_the_same(
         before = rows
         on_spark = TablesOfJob(on_warehouse, WarehouseTables(on_warehouse, warehouse, SYSTEM_CLOCK))
         monkeypatch.setattr(on_spark, "totals", on_spark.on_spark)
-        with Frames(warehouse, Snapshots(warehouse).look()) as on_duckdb:
+        with Frames(warehouse, Snapshots(warehouse).read()) as on_duckdb:
             found = of(on_duckdb, rows)
         assert found == of(on_spark, rows), name
         assert all(each.holds for each in found) is (name is None), name

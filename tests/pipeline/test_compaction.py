@@ -13,7 +13,7 @@ import pytest
 from fairlead.clock import to_micros
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, INCIDENTS
-from fairlead.pipeline.parts import HOUR_US
+from fairlead.pipeline.partitions import HOUR_US
 from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.warehouse import compaction
 from fairlead.pipeline.warehouse.compaction import CLOSES_AFTER, Compacted, compact, to_compact

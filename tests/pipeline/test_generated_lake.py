@@ -121,7 +121,7 @@ def ordered(table: Table, rows: pa.Table) -> pa.Table:
 
 def test_three_engines_read_the_same_rows(lake: Warehouse, spark_on: SparkOn) -> None:
     plain = spark_on(lake)  # knows the catalog, and nothing of Fairlead
-    made = Snapshots(lake).look().tables
+    made = Snapshots(lake).read().tables
     counts = {}
     with open_views(lake) as views:
         for table in made:

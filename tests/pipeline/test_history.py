@@ -551,11 +551,11 @@ def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(
     assert history.as_of() == AsOf(written_at, FIRST)
 
     # Between the look at the lake and the read, another process erases a key with its files.
-    look = history._look
+    look = history._present
 
     def erase_once(table: Table) -> Any:
         found = look(table)
-        history._look = look  # type: ignore[method-assign]
+        history._present = look  # type: ignore[method-assign]
         erase(lake, "gone", SYSTEM_CLOCK)
         return found
 
@@ -566,7 +566,7 @@ def test_a_later_build_is_seen_at_once_and_a_replaced_file_is_read_again(
     assert builds.publish(before.after({SERVICE.name: state.snapshot}), seen, FIRST)
     question = Question(points=1)
     steps = history._steps(question, 60)
-    history._look = erase_once  # type: ignore[method-assign]
+    history._present = erase_once  # type: ignore[method-assign]
     found = history._read("runs", SERVICE, steps, Runs, question)
     assert [r.started for r in found.rows] == [2]
 

@@ -296,7 +296,7 @@ def test_each_file_on_an_object_store_is_asked_for_twice_only(s3_lake: str, tmp_
 
     with open_views(lake) as connection:
         store = Counted()
-        for table, at in Snapshots(lake).look([SERVICE]).tables.items():
+        for table, at in Snapshots(lake).read([SERVICE]).tables.items():
             store.replace(table.name, at)
         connection.unregister_filesystem("s3")
         connection.register_filesystem(store)

@@ -16,6 +16,7 @@ import pytest
 
 from fairlead.clock import Clock, to_micros
 from fairlead.errors import ConfigurationError
+from fairlead.pipeline.chart_steps import MOST_POINTS
 from fairlead.pipeline.jobs.report import report
 from fairlead.pipeline.models import (
     ATTEMPTS,
@@ -42,7 +43,6 @@ from fairlead.pipeline.report.data import (
 from fairlead.pipeline.report.page import render
 from fairlead.pipeline.runs import Check, last_runs, recorded
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.steps import MOST_POINTS
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0, at, attempt
@@ -210,7 +210,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> ReportData:
 
 
 def gathered(lake: Warehouse, selection: Selection = Selection()) -> ReportData:  # noqa: B008
-    with Frames(lake, Snapshots(lake).look()) as tables:
+    with Frames(lake, Snapshots(lake).read()) as tables:
         return gather(tables, NOW, selection)
 
 

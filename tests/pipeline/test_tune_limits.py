@@ -285,7 +285,7 @@ def test_limits_are_computed_from_tables_built_by_spark(
     world.serve()
     build(JobContext(on_warehouse, world.lake, world.clock), PipelineSettings())
 
-    gold = Gold(Frames(world.lake, Snapshots(world.lake).look()), world.clock.at)
+    gold = Gold(Frames(world.lake, Snapshots(world.lake).read()), world.clock.at)
     use = gold.use(T0 - timedelta(hours=1), peaks=True)
     workers = gold.workers(T0 - timedelta(hours=1))["q"]
     assert [(worked.busy, worked.peak) for worked in workers] == [(16 * 3600.0, 16.0)] * HOURS + [

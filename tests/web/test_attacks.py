@@ -19,8 +19,8 @@ from fairlead.operate.changes import Cancel
 from fairlead.ports.task_records import TaskFilter
 from fairlead.web import Access, console, live
 from fairlead.web.access import ACTIONS
-from fairlead.web.attempts import MOST_OF_ONE
 from fairlead.web.live import Changes, LiveHub
+from fairlead.web.login_throttle import MOST_OF_ONE
 from tests.conftest import url_of
 from tests.web.browsing import HOST, SAME_ORIGIN, Browser, assistant, with_access
 

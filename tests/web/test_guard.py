@@ -14,8 +14,8 @@ from starlette.requests import Request
 from fairlead import App
 from fairlead.errors import ConfigurationError
 from fairlead.web import Access, console
-from fairlead.web.attempts import MOST_OF_ALL, MOST_OF_ONE, WINDOW_SECONDS, FailedLogins
 from fairlead.web.guard import MOST_BODY_BYTES, is_loopback, is_same_origin, own_path
+from fairlead.web.login_throttle import MOST_OF_ALL, MOST_OF_ONE, WINDOW_SECONDS, FailedLogins
 from fairlead.web.sessions import SESSION_SECONDS, Signer, key_of
 from tests.web.browsing import HOST, PAGE, SAME_ORIGIN, Browser, with_access
 

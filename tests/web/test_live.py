@@ -15,20 +15,20 @@ from tests.web.browsing import Browser, with_access
 
 def test_many_notifications_are_one_change_a_second_for_all_viewers() -> None:
     changes = Changes(look=1.0, rest=5.0)
-    first = changes.look(0.0)
+    first = changes.refresh(0.0)
     for n in range(1000):
         changes.add()
-        assert changes.look(n / 1001) == first
-    assert [changes.look(at) for at in (1.0, 1.1, 1.9, 2.0, 3.0)] == [first + 1] * 5
+        assert changes.refresh(n / 1001) == first
+    assert [changes.refresh(at) for at in (1.0, 1.1, 1.9, 2.0, 3.0)] == [first + 1] * 5
 
 
 def test_pages_are_loaded_again_once_after_a_change_and_seldom_at_rest() -> None:
     changes = Changes(look=1.0, rest=5.0, longest_rest=60.0)
-    first = changes.look(0.0)
+    first = changes.refresh(0.0)
     changes.add()
-    told = [changes.look(float(at)) - first for at in range(1, 130)]
-    assert [at for at in range(1, 129) if told[at] > told[at - 1]] == [5, 65, 125]
-    assert told[0] == 1
+    sent = [changes.refresh(float(at)) - first for at in range(1, 130)]
+    assert [at for at in range(1, 129) if sent[at] > sent[at - 1]] == [5, 65, 125]
+    assert sent[0] == 1
 
 
 def test_many_viewers_beside_busy_workers_hear_less_often() -> None:
@@ -36,7 +36,7 @@ def test_many_viewers_beside_busy_workers_hear_less_often() -> None:
         changes = Changes()
         for tenth in range(1200):
             changes.add()
-            changes.look(tenth / 10, viewers)
+            changes.refresh(tenth / 10, viewers)
         return changes.number
 
     assert count(1) == 120

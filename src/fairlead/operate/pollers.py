@@ -33,7 +33,7 @@ async def perform_actions(context: PollerContext) -> float | None:
     database, now = store.database, context.clock.now()
     actions, audit = ActionStore(database), AuditLog(database)
 
-    def look() -> Steps[tuple[list[BulkAction], int, list[ActionStore | AuditLog]]]:
+    def due() -> Steps[tuple[list[BulkAction], int, list[ActionStore | AuditLog]]]:
         at = yield from store.shared_clock(now)
         before = at - round(context.intervals.keep_history * MICROS)
         old: list[ActionStore | AuditLog] = []
@@ -42,7 +42,7 @@ async def perform_actions(context: PollerContext) -> float | None:
                 old.append(each)
         return (yield from actions.unperformed(at, 1)), before, old
 
-    unperformed, before, old = await database.read(look(), together=True)
+    unperformed, before, old = await database.read(due(), together=True)
     performer = f"worker {socket.gethostname()} {os.getpid()}"
     for found in unperformed:
         action = await database.run_async(batches.claim(store, found, performer, now))

@@ -191,12 +191,12 @@ class Exporter(HistoryExporter):
         self._save_position("events", START)
         # The store may have deleted exported rows after it dropped this reader, so compare only
         # rows from this position on.
-        is_forgotten = reader is None and before > START
+        is_dropped = reader is None and before > START
         # A restored catalog moves the cursor back, so compare the repeated export again.
         is_moved_back = (
             reader is not None and reader.checked is not None and reader.checked > cursor
         )
-        if is_forgotten or is_moved_back:
+        if is_dropped or is_moved_back:
             position = min(before, cursor)
             log.warning(
                 "the comparison of lake and store starts again",

@@ -16,15 +16,15 @@ _SHUFFLE = re.compile(r"/\*\+ REPARTITION\([^)]*\) \*/|, REPARTITION\([^)]*\)")
 
 
 def rows_of(
-    table: Table, frames: Mapping[str, DataFrame], few: bool = False, **given: Any
+    table: Table, frames: Mapping[str, DataFrame], is_small: bool = False, **given: Any
 ) -> DataFrame:
     """Return the rows of a model from frames by the names in its query: tables (silver_service),
     sound rows of bronze (sound_attempts, sound_events) and small ones of the build.
 
-    few: whether one task of Spark takes in all rows, in which it groups, sorts and joins them
+    is_small: whether one task of Spark takes in all rows, in which it groups, sorts and joins them
     without a shuffle. given: values of the parameters of the query.
     """
-    return _rows(table.query, frames, few, given).select(*table.column_names)
+    return _rows(table.query, frames, is_small, given).select(*table.column_names)
 
 
 def names_in(query: str) -> set[str]:
@@ -33,14 +33,14 @@ def names_in(query: str) -> set[str]:
 
 
 def _rows(
-    query: str, frames: Mapping[str, DataFrame], few: bool, given: Mapping[str, Any]
+    query: str, frames: Mapping[str, DataFrame], is_small: bool, given: Mapping[str, Any]
 ) -> DataFrame:
     read = {name: frames[name] for name in names_in(query) & frames.keys()}
     if "measured_attempts" in names_in(query):
-        read["measured_attempts"] = _rows(MEASURED_ATTEMPTS, frames, few, {})
-    elif few:
+        read["measured_attempts"] = _rows(MEASURED_ATTEMPTS, frames, is_small, {})
+    elif is_small:
         read = {name: frame.coalesce(1) for name, frame in read.items()}
-    if few:
+    if is_small:
         query = _SHUFFLE.sub("", query).replace("BROADCAST(", "SHUFFLE_HASH(")
 
     def placeholder(found: re.Match[str]) -> str:

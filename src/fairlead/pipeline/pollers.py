@@ -30,7 +30,7 @@ class Watch:
 
     async def __call__(self) -> None:
         """Look at all queues, and report the incidents that are open to the store."""
-        reports = await self._watcher.look()
+        reports = await self._watcher.detect()
         await self._context.cluster.incidents.report(reports, self._context.clock.now())
 
 

@@ -10,11 +10,11 @@ import msgspec
 
 from fairlead.clock import to_datetime
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
-from fairlead.pipeline.parts import dates_of
+from fairlead.pipeline.partitions import dates_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.layout import DAY_US
-from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE
+from fairlead.pipeline.warehouse.table import KEPT_FROM
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 
@@ -63,7 +63,7 @@ def _drop_before(
         gone = [file for file in files if file.part < first and file.part not in waiting]
         if not gone:
             return gone
-        news = {FORGOTTEN_BEFORE: max(first, seen.properties.get(FORGOTTEN_BEFORE, ""))}
+        news = {KEPT_FROM: max(first, seen.properties.get(KEPT_FROM, ""))}
         if here.replace({file.part for file in gone}, [], seen, news, is_housekeeping=True):
             return gone
 

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fairlead.clock import to_micros
-from fairlead.pipeline import parts as p
+from fairlead.pipeline import partitions as p
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.layout import LAST_US
 

@@ -20,7 +20,7 @@ from fairlead.pipeline.spark_rows import during, placed, typed
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
-from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE, TableState, branch_name
+from fairlead.pipeline.warehouse.table import KEPT_FROM, TableState, branch_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _SIDE_BY_SIDE = 64
@@ -60,11 +60,9 @@ class WarehouseTables:
         return self._sources[table.name]
 
     @property
-    def forgotten_before(self) -> str:
-        """First day of which no row of bronze was forgotten, as 2026-11-21; empty if none was."""
-        return max(
-            self.source(table).properties.get(FORGOTTEN_BEFORE, "") for table in (ATTEMPTS, EVENTS)
-        )
+    def kept_from(self) -> str:
+        """First day whose rows bronze keeps, as 2026-11-21; empty if it keeps those of all days."""
+        return max(self.source(table).properties.get(KEPT_FROM, "") for table in (ATTEMPTS, EVENTS))
 
     def snapshot(self, table: Table) -> int | None:
         """Return the snapshot that this job reads; None for a table without one."""
@@ -119,7 +117,7 @@ class WarehouseTables:
         table: Table,
         rows: DataFrame,
         parts: Collection[str] | None = None,
-        few: bool = False,
+        is_small: bool = False,
     ) -> int:
         """Replace partitions in one commit to the branch, and return the number of rows. Raise
         BrokenLake for a row outside the partitions, and change nothing. One task of Spark writes
@@ -131,10 +129,10 @@ class WarehouseTables:
             return 0
         self._stage(table)
         rows = placed(table, rows, parts)
-        if few:
+        if is_small:
             rows = rows.coalesce(1)
         writer = rows.writeTo(f"{self.name_of(table)}.branch_{self._branch}")
-        if few:
+        if is_small:
             # Iceberg need not shuffle the rows of one task, which writes a few partitions side by
             # side, without a sort.
             side_by_side = parts is not None and len(parts) <= _SIDE_BY_SIDE
@@ -149,7 +147,7 @@ class WarehouseTables:
         return self._staged_rows(table)
 
     def hold(self) -> None:
-        """Keep the snapshots of bronze that this job reads, by a tag, while exporters forget old
+        """Keep the snapshots of bronze that this job reads, by a tag, while exporters expire old
         ones. Publishing removes the tag, and `maintain` that of a dead job."""
         for table in (ATTEMPTS, EVENTS):
             snapshot = self.snapshot(table)

@@ -52,7 +52,7 @@ class Watcher:
         self._reported: dict[tuple[str, str, str], int] = {}
         """Instant of the last report of each open anomaly, by queue, kind and subject."""
 
-    async def look(self) -> list[IncidentReport]:
+    async def detect(self) -> list[IncidentReport]:
         """Return reports of the anomalies that began, and again of those that go on; one for a lost
         node, whatever queues it serves. Raise StoreUnavailable."""
         found = await self._database.read(self._observer.steps(), together=True)

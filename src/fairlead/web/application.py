@@ -25,12 +25,12 @@ from fairlead.errors import ConfigurationError
 from fairlead.operate.masking import Mask
 from fairlead.web import pages
 from fairlead.web.access import Access
+from fairlead.web.context import Authorize, ConsoleParts, ConsoleSettings, TraceUrl
 from fairlead.web.ended_sessions import EndedSessions
 from fairlead.web.guard import LOOPBACK_HOSTS, Guard
 from fairlead.web.lake import DEFAULT_LAKE, Lake
 from fairlead.web.live import LiveHub
 from fairlead.web.page import Page
-from fairlead.web.parts import Authorize, ConsoleParts, ConsoleSettings, TraceUrl
 from fairlead.web.refusals import Refusal, defect, refusal_of
 from fairlead.web.rendering import environment
 from fairlead.web.routing import Handler, Navigation, ScreenRoute, routes_of

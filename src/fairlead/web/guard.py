@@ -28,10 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairlead.core import values
 from fairlead.errors import ConfigurationError
 from fairlead.web.access import Access
-from fairlead.web.attempts import FailedLogins
+from fairlead.web.context import ConsoleSettings
 from fairlead.web.ended_sessions import EndedSessions
 from fairlead.web.inputs import MOST_QUERY_BYTES, Inputs
-from fairlead.web.parts import ConsoleSettings
+from fairlead.web.login_throttle import FailedLogins
 from fairlead.web.refusals import Refusal, defect, refusal_of
 from fairlead.web.sessions import Session, Signer, is_same_secret
 

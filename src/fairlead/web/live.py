@@ -19,7 +19,7 @@ from fairlead.ports.notification import Notification
 from fairlead.ports.notifier import Notifier
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks of the hub, and so between two events of a viewer, at least."""
+"""Seconds between two refreshes of the hub, and so between two events of a viewer, at least."""
 REST_SECONDS = 5.0
 """Seconds between two reads of the store's mark, by which viewers hear of ends and incidents, which
 have no notification."""
@@ -69,7 +69,7 @@ class Changes:
             self.is_pending = True
         self._mark = mark
 
-    def look(self, now: float, viewers: int = 1) -> int:
+    def refresh(self, now: float, viewers: int = 1) -> int:
         """Return the number of changes; it grows by one at most, once for all viewers in
         LOOK_SECONDS and VIEWER_SECONDS for each viewer. It grows again REST_SECONDS after a change,
         because a task may have started since, and LONGEST_REST_SECONDS after the last."""
@@ -128,12 +128,12 @@ class LiveHub:
         async with self._viewing():
             yield _RECONNECT
             begin = time.monotonic()
-            told = changes.look(begin, viewers())
+            sent = changes.refresh(begin, viewers())
             while not self._is_ending and time.monotonic() - begin < LONGEST_SECONDS:
                 await asyncio.sleep(LOOK_SECONDS)
-                number = changes.look(time.monotonic(), viewers())
-                if number != told:
-                    told = number
+                number = changes.refresh(time.monotonic(), viewers())
+                if number != sent:
+                    sent = number
                     yield b"event: changed\ndata: %d\n\n" % number
 
     @asynccontextmanager
@@ -190,7 +190,7 @@ class LiveHub:
             await made.notifier.listen(self._on_notification)
         except FairleadError as error:
             _log.warning(
-                "the console cannot listen for changes: it looks every %g s instead (%s)",
+                "the console cannot listen for changes: it reads every %g s instead (%s)",
                 REST_SECONDS,
                 error,
             )

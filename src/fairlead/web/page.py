@@ -15,8 +15,8 @@ from fairlead.operate.context import OperateContext
 from fairlead.operate.facts import Facts, read_facts
 from fairlead.operate.tasks import Management
 from fairlead.web.access import Access
+from fairlead.web.context import ConsoleParts
 from fairlead.web.inputs import Inputs
-from fairlead.web.parts import ConsoleParts
 
 if TYPE_CHECKING:
     from fairlead.web.routing import Navigation

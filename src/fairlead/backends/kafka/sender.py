@@ -29,8 +29,9 @@ from fairlead.forks import drop_when_forked
 log = logging.getLogger("fairlead.kafka")
 
 LARGEST = 15 << 20
-"""Greatest size of a message, in bytes. It has room for the greatest payload allowed by default,
-which grows by a third in JSON. A statement of Cassandra, of less than 16 MiB, has room for it."""
+"""Greatest size of a message, in bytes. Such a message has room for the greatest payload allowed by
+default, which grows by a third in JSON, and fits into a statement of Cassandra, of less than
+16 MiB."""
 
 MOST_WAITING = 10_000
 """Messages that wait for their topics or for room in the producer. Beyond this number, there is no

@@ -45,7 +45,7 @@ class Snapshot(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What is settled: a read that begins now sees all rows up to this position."""
+    """The settled position: a read that begins now sees all rows up to it."""
 
     position: int
     server: int

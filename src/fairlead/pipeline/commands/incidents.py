@@ -37,7 +37,7 @@ def incidents(options: IncidentsOptions) -> None:
         rules = load(options.settings).incidents
         since, until = options.period.instants()
         lake = existing_lake(options.tables.lake, options.tables.catalog)
-        seen = Snapshots(lake).look()
+        seen = Snapshots(lake).read()
         with Frames(lake, seen) as tables, watching("searching"):
             found = job.incidents(lake, tables, SYSTEM_CLOCK, rules, since, until)
         if options.json:

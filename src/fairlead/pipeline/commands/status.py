@@ -127,7 +127,7 @@ def _tables(lake: Warehouse) -> list[TableStatus]:
     from fairlead.pipeline.reading.snapshots import Snapshots
 
     found = {table: TableStatus(table.name) for table in TABLES}
-    for table, at in Snapshots(lake).look().tables.items():
+    for table, at in Snapshots(lake).read().tables.items():
         parts = {file.part for file in at.files}
         rows, newest = sum(file.rows for file in at.files), max(parts, default="")
         found[table] = TableStatus(table.name, rows, len(parts), newest, at.written_at)

@@ -14,7 +14,7 @@ from fairlead.pipeline.jobs import build_plan, checks
 from fairlead.pipeline.jobs.build_plan import BuildPlan
 from fairlead.pipeline.jobs.runner import Runner
 from fairlead.pipeline.models import QUARANTINE, SILVER, TABLES
-from fairlead.pipeline.parts import dates_of
+from fairlead.pipeline.partitions import dates_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, recorded
 from fairlead.pipeline.settings import PipelineSettings
 from fairlead.pipeline.warehouse.warehouse import Warehouse

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from fairlead.pipeline import parts as p
+from fairlead.pipeline import partitions as p
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.warehouse.builds import Build, last_export
 from fairlead.pipeline.warehouse.data_files import TableFile
@@ -30,7 +30,7 @@ class BuildPlan(msgspec.Struct, frozen=True):
     until: int
     """Instant up to which the store's history was exported."""
     first_day: str
-    """First day that may be built, because bronze has forgotten the days before it; empty for
+    """First day that may be built, because bronze has deleted the days before it; empty for
     all days."""
 
     @property
@@ -53,7 +53,7 @@ class BuildPlan(msgspec.Struct, frozen=True):
 
 def plan(tables: WarehouseTables, settings: str, full: bool) -> BuildPlan:
     """Return the plan of the next build. A snapshot or a partition that is gone and other
-    settings need a full build, which is a build of all kept days if bronze has forgotten
+    settings need a full build, which is a build of all kept days if bronze has deleted
     days. Raise BrokenLake, StoreUnavailable.
 
     settings: digest of the settings that change the tables.
@@ -67,13 +67,13 @@ def plan(tables: WarehouseTables, settings: str, full: bool) -> BuildPlan:
     gone = not full and attempts - {file.part for file in files}
     if gone or (events and events - {file.part for file in tables.files(EVENTS, events)}):
         full, files = True, tables.files(ATTEMPTS)
-    if full and tables.forgotten_before:
-        first = tables.forgotten_before
+    if full and tables.kept_from:
+        first = tables.kept_from
         hours = set(p.hours_between(p.micros_of(first), known_until(tables)))
         # A wrong clock makes partitions centuries ahead, and no hour before them has rows.
         hours |= {file.part for file in (*files, *tables.files(EVENTS)) if file.part >= first}
         return plan_again(tables, hours)
-    again = {hour for hour in before.again if hour >= tables.forgotten_before}
+    again = {hour for hour in before.again if hour >= tables.kept_from}
     if full:
         attempts, again = {file.part for file in files}, set()
         events = {file.part for file in tables.files(EVENTS)}
@@ -89,13 +89,13 @@ def plan(tables: WarehouseTables, settings: str, full: bool) -> BuildPlan:
         again=frozenset(again),
         since=before.until,
         until=known_until(tables),
-        first_day=tables.forgotten_before,
+        first_day=tables.kept_from,
     )
 
 
 def plan_again(tables: WarehouseTables, hours: Iterable[str]) -> BuildPlan:
     """Return the plan of a build of these hours, changed or not, as far as bronze has them."""
-    again = frozenset(hour for hour in hours if hour >= tables.forgotten_before)
+    again = frozenset(hour for hour in hours if hour >= tables.kept_from)
     files = tables.files(ATTEMPTS, again)
     return BuildPlan(
         full=False,
@@ -105,7 +105,7 @@ def plan_again(tables: WarehouseTables, hours: Iterable[str]) -> BuildPlan:
         again=again,
         since=0,
         until=known_until(tables),
-        first_day=tables.forgotten_before,
+        first_day=tables.kept_from,
     )
 
 

@@ -11,7 +11,7 @@ from fairlead.clock import Clock, to_micros
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.jobs.totals import Tables
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, LATENCY_HIST, SERVICE, TASKS
-from fairlead.pipeline.parts import (
+from fairlead.pipeline.partitions import (
     PartsOf,
     all_parts,
     hours_of,
@@ -24,7 +24,7 @@ from fairlead.pipeline.reading.snapshots import Snapshots, TableAt
 from fairlead.pipeline.runs import Check, JobRun, recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.data_files import rows_in
-from fairlead.pipeline.warehouse.table import FORGOTTEN_BEFORE
+from fairlead.pipeline.warehouse.table import KEPT_FROM
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.windows import WINDOWS
 
@@ -77,7 +77,7 @@ def check(warehouse: Warehouse, clock: Clock) -> JobRun:
     build with the rows of bronze that it has read. Raise BrokenLake, CheckFailed."""
     with recorded(warehouse, clock, "check", {}) as run:
         snapshots = Snapshots(warehouse)
-        run.checks = [file_check(table, at) for table, at in snapshots.look().tables.items()]
+        run.checks = [file_check(table, at) for table, at in snapshots.read().tables.items()]
         run.rows_in = sum(each.found for each in run.checks)
         run.checks += _of_build(warehouse, snapshots, run)
         require(run.checks)
@@ -86,9 +86,9 @@ def check(warehouse: Warehouse, clock: Clock) -> JobRun:
 
 def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[Check]:
     """Check the newest build, and the days of bronze that are whole."""
-    seen = snapshots.look(as_built=True)
+    seen = snapshots.read(as_built=True)
     kept = [warehouse.table(table).state().properties for table in (ATTEMPTS, EVENTS)]
-    first = max(properties.get(FORGOTTEN_BEFORE, "") for properties in kept)
+    first = max(properties.get(KEPT_FROM, "") for properties in kept)
     rows = {table: sum(file.rows for file in at.files) for table, at in seen.tables.items()}
     with Frames(warehouse, seen) as tables:
 

@@ -18,7 +18,7 @@ from fairlead.clock import Clock, to_datetime
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import ledger
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, FAILURES, QUARANTINE, TABLES
-from fairlead.pipeline.parts import hours_of
+from fairlead.pipeline.partitions import hours_of
 from fairlead.pipeline.reading.engine import MEMORY, as_our_errors
 from fairlead.pipeline.reading.query import open_views, views_of
 from fairlead.pipeline.runs import recorded

@@ -21,7 +21,7 @@ from fairlead.pipeline.incidents.over_history import (
     incidents_from,
 )
 from fairlead.pipeline.models import BACKLOG, INCIDENTS, SERVICE
-from fairlead.pipeline.parts import dates_of, hours_between, micros_of
+from fairlead.pipeline.partitions import dates_of, hours_between, micros_of
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.runs import recorded
 from fairlead.pipeline.schema import Table

@@ -39,7 +39,7 @@ def report(
         "hash_keys": selection.hash_keys,
     }
     with recorded(warehouse, clock, "report", params) as run:
-        with Frames(warehouse, Snapshots(warehouse).look()) as tables:
+        with Frames(warehouse, Snapshots(warehouse).read()) as tables:
             data = gather(tables, clock.now(), selection)
         page = render(data)
         try:

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from fairlead.clock import MICROS
-from fairlead.pipeline import parts as p
+from fairlead.pipeline import partitions as p
 from fairlead.pipeline.jobs.build_plan import BuildPlan
 from fairlead.pipeline.jobs.totals import TablesOfJob
 from fairlead.pipeline.jobs.touched import Touched, touched
@@ -131,15 +131,15 @@ class Runner:
         self.rows[table.name] = 0
         if parts is not None and not parts:
             return
-        rows, few = None, False
+        rows, is_small = None, False
         if table is QUARANTINE:
             rows = self._unsound(parts)
         elif not self._is_empty(table, parts):
-            rows, few = self._computed(table, parts)
+            rows, is_small = self._computed(table, parts)
         if rows is None:
             self._tables.clear(table, parts)
         else:
-            self.rows[table.name] = self._tables.replace(table, rows, parts, few)
+            self.rows[table.name] = self._tables.replace(table, rows, parts, is_small)
 
     def parts(self, table: Table) -> Collection[str] | None:
         """Return the partitions of a table that are computed again; None for all."""
@@ -167,10 +167,12 @@ class Runner:
         """Return the rows of these partitions, and whether they are made from few rows."""
         frames, count = self._sources(table, parts)
         small, given = self._given(table, parts)
-        few = count <= FEW_ROWS
-        rows = rows_of(table, frames | small, few, **given)
+        is_small = count <= FEW_ROWS
+        rows = rows_of(table, frames | small, is_small, **given)
         # Attempts and counts of other partitions have a part in these, and these in others.
-        return rows.where(within(table.instant, parts)) if table in (SERVICE, SLO) else rows, few
+        if table in (SERVICE, SLO):
+            rows = rows.where(within(table.instant, parts))
+        return rows, is_small
 
     def _is_empty(self, table: Table, parts: Collection[str] | None) -> bool:
         """Return whether these partitions get no rows, as far as a few small reads tell."""

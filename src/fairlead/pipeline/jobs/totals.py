@@ -7,7 +7,7 @@ import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairlead.pipeline.parts import PartsOf, all_parts
+from fairlead.pipeline.partitions import PartsOf, all_parts
 from fairlead.pipeline.reading.frames import Frames, with_tables
 from fairlead.pipeline.reading.snapshots import Seen, TableAt
 from fairlead.pipeline.schema import Table
@@ -45,12 +45,12 @@ class TablesOfJob:
         """Return the rows of an aggregation, as `Tables.totals` says. Raise BrokenLake."""
         read: dict[Table, TableAt] = {}
 
-        def look(table: Table) -> str:
+        def note(table: Table) -> str:
             if (at := self._at(table, parts(table))) is not None:
                 read[table] = at
             return ""
 
-        with_tables(text, look)
+        with_tables(text, note)
         if sum(file.rows for at in read.values() for file in at.files) > Frames.keys_at_once:
             return self.on_spark(text, parts)
         with Frames(self._tables.warehouse, Seen(Build(), read)) as frames:

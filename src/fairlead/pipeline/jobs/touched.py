@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from string import Template
 from typing import NamedTuple
 
-from fairlead.pipeline import parts as p
+from fairlead.pipeline import partitions as p
 from fairlead.pipeline.jobs.build_plan import BuildPlan
 from fairlead.pipeline.jobs.totals import Tables
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, TASKS
@@ -21,7 +21,7 @@ class Touched(NamedTuple):
     service: set[str]
     backlog: set[str]
     continued: set[str]
-    """Hours of forgotten days in which tasks were submitted that have ended later."""
+    """Hours of deleted days in which tasks were submitted that have ended later."""
 
 
 def _hour(micros: str) -> str:

@@ -107,7 +107,7 @@ def tune(app: App, lake: Warehouse, options: TuneOptions) -> list[QueueTuned]:
     is_dry = nullcontext(JobRun("tune", params))
     with (
         recorded(lake, app.clock, "tune", params) if options.apply else is_dry as run,
-        Frames(lake, Snapshots(lake).look()) as tables,
+        Frames(lake, Snapshots(lake).read()) as tables,
     ):
         return _Tuning(app, lake, tables, options, run).all()
 

@@ -2,7 +2,7 @@
 -- doc: one row for each task, as far as its history is known
 -- key: store_id, task_id
 -- partition: hour of submitted_at
--- given: known_tasks, rows of this table for days that bronze has forgotten; normally none
+-- given: known_tasks, rows of this table for days that bronze has deleted; normally none
 -- columns:
 --   store_id         string     store that the task comes from
 --   task_id          string     UUIDv7 of the task
@@ -30,7 +30,7 @@
 --   slowdown         double     bounded slowdown: (queue_us + run_us) / run_us, with run_us at
 --                               least 10 s; at least 1
 WITH later AS (
-    -- Attempts that the rows of an earlier build, for days that bronze has forgotten, do not count.
+    -- Attempts that the rows of an earlier build, for days that bronze has deleted, do not count.
     SELECT sound_attempts.*
     FROM sound_attempts
     LEFT JOIN known_tasks USING (store_id, task_id)

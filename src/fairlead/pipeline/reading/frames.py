@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fairlead.pipeline.errors import CheckFailed
 from fairlead.pipeline.models import TABLES
-from fairlead.pipeline.parts import PartsOf, all_parts
+from fairlead.pipeline.partitions import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,

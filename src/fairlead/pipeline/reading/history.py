@@ -23,6 +23,7 @@ from fairlead.model.lake_history import (
     Tenant,
     Waits,
 )
+from fairlead.pipeline.chart_steps import MOST_POINTS, step_for
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.models import (
     ATTEMPTS,
@@ -33,7 +34,7 @@ from fairlead.pipeline.models import (
     SERVICE,
     TENANT_SHARE,
 )
-from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.partitions import HOUR_US, micros_of
 from fairlead.pipeline.quality import IS_SOUND
 from fairlead.pipeline.reading.engine import (
     MEMORY,
@@ -51,7 +52,6 @@ from fairlead.pipeline.reading.engine import (
 from fairlead.pipeline.reading.query import existing, not_made
 from fairlead.pipeline.reading.snapshots import Seen, Snapshots, TableAt
 from fairlead.pipeline.schema import Table
-from fairlead.pipeline.steps import MOST_POINTS, step_for
 from fairlead.pipeline.warehouse.layout import unit_of
 from fairlead.pipeline.windows import DAY, GROWTH, HOUR, MINUTE, WINDOWS
 from fairlead.ports.lake_history import By, Extent, LakeHistory, Measure, Question
@@ -115,7 +115,7 @@ class History(LakeHistory):
         self._connection.close()
 
     def extent(self) -> Extent | None:
-        at = self._look(SERVICE).tables.get(SERVICE)
+        at = self._present(SERVICE).tables.get(SERVICE)
         parts = [] if at is None else [file.part for file in at.files if file.rows]
         if not parts:
             return None
@@ -123,7 +123,7 @@ class History(LakeHistory):
 
     def as_of(self, table: Table = SERVICE) -> AsOf:
         """Return the state of a table."""
-        return _as_of(self._look(table), table)
+        return _as_of(self._present(table), table)
 
     def runs(self, question: Question) -> HistoryRows[Runs]:
         return self._read("runs", SERVICE, self._steps(question, MINUTE), Runs, question)
@@ -224,14 +224,14 @@ class History(LakeHistory):
             "tenants": None if question.tenants is None else sorted(question.tenants),
         }
         for attempt in range(1, _TRIES + 1):
-            seen = self._look(table)
+            seen = self._present(table)
             values["window_s"] = steps.window_s
             at = seen.tables.get(table)
             files = [] if at is None else _files_between(at, table, steps)
             try:
                 rows = self._rows(statement, table, values | {"files": files}) if files else []
             except BrokenLake:
-                if attempt == _TRIES or self._look(table).tables.get(table) is at:
+                if attempt == _TRIES or self._present(table).tables.get(table) is at:
                     raise
                 continue
             break
@@ -246,9 +246,9 @@ class History(LakeHistory):
         with as_our_errors(self._memory), self._connection.cursor() as cursor:
             return cursor.execute(text, parameters_of(text, values)).fetchall()
 
-    def _look(self, table: Table) -> Seen:
+    def _present(self, table: Table) -> Seen:
         """Return the present state of a table."""
-        seen = self._snapshots.look([table], as_built=True)
+        seen = self._snapshots.read([table], as_built=True)
         if self._store is not None and table in seen.tables:
             self._store.replace(table.name, seen.tables[table])
         return seen

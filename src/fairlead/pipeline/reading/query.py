@@ -78,7 +78,7 @@ def open_views(
     ConfigurationError, BrokenLake, StoreUnavailable."""
     from fairlead.pipeline.reading.snapshots import Snapshots
 
-    seen = Snapshots(warehouse).look(tables)
+    seen = Snapshots(warehouse).read(tables)
     connection = start(memory, threads)
     reach(connection, warehouse, seen.tables)
     for schema in dict.fromkeys(table.name.partition(".")[0] for table in TABLES):

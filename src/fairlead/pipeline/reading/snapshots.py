@@ -55,7 +55,7 @@ class Snapshots:
         self._builds = Builds(warehouse)
         self._known: dict[str, TableAt] = {}
 
-    def look(self, tables: Iterable[Table] = TABLES, as_built: bool = False) -> Seen:
+    def read(self, tables: Iterable[Table] = TABLES, as_built: bool = False) -> Seen:
         """Return the present state of these tables, by one read of the metadata of each; lists of
         files are read again only for another snapshot. Raise BrokenLake for metadata that is
         missing or damaged, StoreUnavailable.
@@ -68,7 +68,7 @@ class Snapshots:
             try:
                 found = {table: self._at(table, build, as_built) for table in wanted}
             except BrokenLake:
-                # Another build was published, and the snapshot of this one was forgotten.
+                # Another build was published, and the snapshot of this one was expired.
                 if self._builds.newest()[0].id == build.id:
                     raise
                 continue

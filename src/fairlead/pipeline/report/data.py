@@ -15,7 +15,7 @@ from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.models import ATTEMPTS, COST, EVENTS, QUARANTINE, RUNS, SERVICE
-from fairlead.pipeline.parts import micros_of, start_of
+from fairlead.pipeline.partitions import micros_of, start_of
 from fairlead.pipeline.reading.engine import rows_between
 from fairlead.pipeline.reading.frames import Frames, with_tables
 from fairlead.pipeline.reading.history import Steps, rounded, steps_between

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fairlead.backends.sql.sql_file import load
 from fairlead.clock import MICROS, to_datetime, to_micros
 from fairlead.operate.store.policies import PolicyDraft
-from fairlead.pipeline.parts import dates_of, hours_between
+from fairlead.pipeline.partitions import dates_of, hours_between
 from fairlead.pipeline.quality import IS_SOUND
 from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.tuning.canary import Measured, Wait, misallocated

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from fairlead.pipeline.errors import CheckFailed
-from fairlead.pipeline.parts import HOUR_US, micros_of
+from fairlead.pipeline.partitions import HOUR_US, micros_of
 from fairlead.pipeline.warehouse.data_files import TableFile, Written
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.table import TableState, WarehouseTable

@@ -30,7 +30,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IntegerType, TimestamptzType
 
 from fairlead.pipeline.errors import RESTORE, RESTORE_FILE, BrokenLake
-from fairlead.pipeline.parts import micros_of
+from fairlead.pipeline.partitions import micros_of
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.layout import part_name, split, unit_of
 

@@ -2,7 +2,7 @@
 properties.
 
 All columns are optional, because Spark writes them so. Partition names are those of
-`fairlead.pipeline.parts`.
+`fairlead.pipeline.partitions`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pyiceberg.transforms import DayTransform, HourTransform, Transform
 
 from fairlead.clock import to_datetime, to_micros
 from fairlead.pipeline.errors import BrokenLake
-from fairlead.pipeline.parts import HOUR_US, part_of
+from fairlead.pipeline.partitions import HOUR_US, part_of
 from fairlead.pipeline.schema import Table
 
 DAY_US = 24 * HOUR_US

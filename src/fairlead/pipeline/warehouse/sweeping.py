@@ -1,4 +1,4 @@
-"""Snapshots to forget, and files that no snapshot lists.
+"""Snapshots to expire, and files that no snapshot lists.
 
 The library removes snapshots from the metadata, and never their files.
 """
@@ -25,7 +25,7 @@ _METADATA = ".metadata.json"
 
 
 def expired(metadata: TableMetadata, before_ms: int, replaced_before_ms: int) -> list[int]:
-    """Return the snapshots to forget: those that were made and followed by another one before the
+    """Return the snapshots to expire: those that were made and followed by another one before the
     one instant, whose files were not replaced since the other, and that no branch and no tag
     has."""
     kept = {ref.snapshot_id for ref in metadata.refs.values()}

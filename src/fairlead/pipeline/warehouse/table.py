@@ -35,7 +35,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
 from fairlead.pipeline.errors import RESTORE, BrokenLake
-from fairlead.pipeline.parts import HOUR_US
+from fairlead.pipeline.partitions import HOUR_US
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import data_files, sweeping
 from fairlead.pipeline.warehouse.data_files import TableFile, Written
@@ -52,7 +52,7 @@ from fairlead.pipeline.warehouse.layout import (
 from fairlead.pipeline.warehouse.location import NAMESPACE, Location, flat_name
 
 _MANY = 60
-"""Snapshots that are worth a commit to forget them."""
+"""Snapshots that are worth a commit that expires them."""
 
 BRANCH = "build_"
 """Beginning of the name of a branch to which one build writes, or of a tag of what it reads."""
@@ -73,8 +73,8 @@ _SWEPT = "fairlead.swept"
 
 CURSOR, ERASED = "fairlead.cursor.", "fairlead.erased."
 
-FORGOTTEN_BEFORE = "fairlead.forgotten.before"
-"""Property of a bronze table: the first day of which no row was forgotten, as 2026-11-21. Builds
+KEPT_FROM = "fairlead.kept.from"
+"""Property of a bronze table: the first day whose rows are all kept, as 2026-11-21. Builds
 make nothing of the days before it."""
 
 _HOUSEKEEPING = {"fairlead.housekeeping": "true"}
@@ -387,7 +387,7 @@ class WarehouseTable:
                 for snapshot in (since, until)
             )
             found = {(old | new)[path] for path in old.keys() ^ new.keys()}
-        first = seen.properties.get(FORGOTTEN_BEFORE, "")
+        first = seen.properties.get(KEPT_FROM, "")
         return {part for part in found if part >= first}
 
     # housekeeping ---------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ class WarehouseTable:
             return sum(sweeping.remove(stored.io, url) for url in gone)
 
     def tend(self, now: int) -> None:
-        """Forget snapshots whenever 60 of them can be forgotten: hourly, with a commit a minute.
+        """Expire snapshots whenever 60 of them can be expired: hourly, with a commit a minute.
         Once a day, remove files that no snapshot has listed for a day."""
         if not self.expire_unneeded(now, _MANY):
             return

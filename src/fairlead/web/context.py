@@ -1,4 +1,4 @@
-"""The parts that all screens of one console share: settings, application, templates, reads."""
+"""The context that all screens of one console share: settings, application, templates, reads."""
 
 from __future__ import annotations
 
