@@ -149,10 +149,8 @@ def test_entries_are_listed_newest_first_and_found_by_each_field(store: SqlTaskS
     database.run(log.add(drafts))
     database.run(log.add([]))
 
-    def found(
-        tenants: Any = None, before: int | None = None, limit: int = 10, **where: Any
-    ) -> list[AuditDraft]:
-        entries = database.read_now(log.entries(where, tenants, before, limit))
+    def found(tenants: Any = None, before: Any = None, **where: Any) -> list[AuditDraft]:
+        entries = database.read_now(log.entries(where, tenants, before, 10))
         return [
             AuditDraft(**{k: v for k, v in msgspec.structs.asdict(each).items() if k != "id"})
             for each in entries

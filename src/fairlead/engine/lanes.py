@@ -35,7 +35,7 @@ SOON = 5.0
 time."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""Seconds between two looks for such triggers. The pause doubles while there are none."""
+"""Seconds between two searches for such triggers. The pause doubles while there are none."""
 
 OPEN_SECONDS = 10.0
 """Longest time for which a lane finds its keys before the first task starts."""
@@ -52,8 +52,9 @@ class _Lane:
     is_asked: bool = True
     """Whether the channel asked for rows, and found no room for all, after the last call of
     `room_freed`."""
-    looked_at: float | None = None
-    """Monotonic seconds of the last look at what limits stop; None if memory was not full since."""
+    measured_at: float | None = None
+    """Monotonic seconds at which the rates of limits were measured last; None if memory was not
+    full since."""
 
 
 class Lanes(SimplePart):
@@ -101,7 +102,7 @@ class Lanes(SimplePart):
         core = lane.core
         is_full = lane.unread > 0 and lane.opening is None and core.held > core.capacity // 2
         if not is_full:
-            lane.looked_at = None
+            lane.measured_at = None
         return is_full
 
     def on_stalled(self) -> None:
@@ -110,10 +111,10 @@ class Lanes(SimplePart):
             self._stalled.set()
 
     def _make_room(self, lane: _Lane, held_back: Sequence[Held]) -> bool:
-        """Leave triggers of a full lane in their rows; return whether to look again. The first look
+        """Leave triggers of a full lane in their rows; return whether to try again. The first try
         only begins to measure how fast limits let triggers run."""
         core, now = lane.core, self._clock.monotonic()
-        before, lane.looked_at = lane.looked_at, now
+        before, lane.measured_at = lane.measured_at, now
         if before is None or now <= before:
             return True
         columns = [held for held in held_back if not isinstance(held.column, OrderingKey)]

@@ -17,13 +17,14 @@ LEAST = 500
 
 
 def most_of_fifo_lane(look_ahead: int, partitions: int) -> int:
-    """Return the same for a lane of a fifo queue."""
+    """Return how many triggers a lane of a fifo queue may have in memory, by the number of
+    partitions of the queue on this node."""
     return max(look_ahead // partitions, min(LEAST, look_ahead))
 
 
 def most_of_lane(look_ahead: int, partitions: int) -> int:
-    """Return how many triggers a lane may have in memory, by the number of partitions of its queue
-    on this node."""
+    """Return how many triggers a lane of a fair queue may have in memory, by the number of
+    partitions of the queue on this node."""
     return max(LOOK_AHEADS * look_ahead // partitions, min(LEAST, look_ahead))
 
 

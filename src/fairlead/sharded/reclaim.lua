@@ -12,7 +12,7 @@ local known = redis.call('HMGET', meta, 'streams', begin_at, round_at)
 local streams = all_streams(tonumber(known[1] or 0))
 redis.call('HDEL', meta, '')  -- a full server lets a script write whose first write needs no memory
 local MOST_HOLDERS = 500  -- consumers with claims that one run looks at, beside MOST and MOST_BYTES
-local looked_at, seen, bytes = 0, 0, 0
+local examined, seen, bytes = 0, 0, 0
 local claimed, is_claimed = {}, {}
 -- A key of another type is a lost index, too.
 local has_index = redis.call('TYPE', waiting_names)['ok'] == 'zset' and redis.call('TYPE', tenants)['ok'] == 'zset'
@@ -28,7 +28,7 @@ local function claim(stream, key, its_group, id, deliveries, holder)
     elseif deliveries >= max_deliveries then
         bury(stream, id, entry[2], deliveries)
         settle(stream, group, {id})
-        looked_at = looked_at + MOST / MOST_BURIED
+        examined = examined + MOST / MOST_BURIED
     else
         redis.call('XCLAIM', key, its_group, consumer, integer(min_idle), id)
         claimed[#claimed + 1] = {stream, id, deliveries + 1, entry[2]}
@@ -37,7 +37,7 @@ local function claim(stream, key, its_group, id, deliveries, holder)
 end
 
 local function has_room()
-    return #claimed < wanted and looked_at < MOST and bytes < MOST_BYTES
+    return #claimed < wanted and examined < MOST and bytes < MOST_BYTES
 end
 
 -- Return whether a message was given back to be delivered later.
@@ -65,7 +65,7 @@ local function reclaim_lost(stream, key, its_group)
         if not each or each[3] < min_idle then return end
         local entry = redis.call('XRANGE', key, each[1], each[1])[1]
         if entry and is_in_index(stream, each[1], entry[2]) then return end
-        looked_at = looked_at + 2  -- it needs more commands than another claim
+        examined = examined + 2  -- it needs more commands than another claim
         claim(stream, key, its_group, each[1], each[4], WAITING)
     end
 end
@@ -95,7 +95,7 @@ local at_holder, at_id = '', '-'  -- where this run goes on in its first stream
 local function reclaim_from(stream, key, its_group, holder)
     local found
     repeat
-        local room = MOST - looked_at
+        local room = MOST - examined
         if not has_room() then return false end
         local command = {'XPENDING', key, its_group, at_id, '+', room}
         if holder ~= '' then command[#command + 1] = holder end
@@ -107,7 +107,7 @@ local function reclaim_from(stream, key, its_group, holder)
         for _, each in ipairs(found) do
             if not has_room() then return false end
             local id, its_holder = each[1], each[2]
-            looked_at = looked_at + 1
+            examined = examined + 1
             at_id = '(' .. id
             -- The call itself has claimed it, in this run or in one before.
             local is_new = is_claimed[stream .. '/' .. id] or began and its_holder == consumer and each[3] <= age_of_call

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from types import TracebackType
 from typing import Any
 
 from fairlead.backends.sql.drivers import is_async
@@ -37,53 +36,38 @@ class Transaction:
         self._is_savepoint = False
 
     def __enter__(self) -> Any:
-        connection = self._connection
-        if is_async(connection):
+        if is_async(self._connection):
             raise ConfigurationError("this connection is asynchronous: use `async with` with it")
-        if _is_of_sqlite(connection):
-            self._inner = _sqlite3(connection)
-        else:
-            self._inner = self._begin("sqlite3 or psycopg")
+        self._inner = self._begin(_sqlite3, "sqlite3 or psycopg")
         self._inner.__enter__()
-        self._waiting[id(connection)] = self._notifications
-        return connection
+        self._waiting[id(self._connection)] = self._notifications
+        return self._connection
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._end()
         self._inner.__exit__(kind, error, trace)
         self._announce_all(error)
 
     async def __aenter__(self) -> Any:
-        connection = self._connection
-        if not is_async(connection):
+        if not is_async(self._connection):
             raise ConfigurationError("this connection is synchronous: use `with` with it")
-        if _is_of_sqlite(connection):
-            self._inner = _aiosqlite(connection)
-        else:
-            self._inner = self._begin("aiosqlite, asyncpg or psycopg")
+        self._inner = self._begin(_aiosqlite, "aiosqlite, asyncpg or psycopg")
         await self._inner.__aenter__()
-        self._waiting[id(connection)] = self._notifications
-        return connection
+        self._waiting[id(self._connection)] = self._notifications
+        return self._connection
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._end()
         await self._inner.__aexit__(kind, error, trace)
         self._announce_all(error)
 
-    def _begin(self, known: str) -> Any:
-        """Return a transaction of the connection's own, which is a savepoint if one is open. Raise
-        ConfigurationError for other connections than the `known` ones."""
+    def _begin(self, on_sqlite: Callable[[Any], Any], known: str) -> Any:
+        """Return a transaction: that of `on_sqlite` for SQLite, else the connection's own, which is
+        a savepoint if one is open. Raise ConfigurationError for other connections than the `known`
+        ones."""
         connection = self._connection
+        if _is_of_sqlite(connection):
+            return on_sqlite(connection)
         if not hasattr(connection, "transaction"):
             raise ConfigurationError(
                 f"app.transaction() takes a connection of {known}, not {type(connection).__name__}"

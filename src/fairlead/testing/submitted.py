@@ -86,8 +86,8 @@ class Wanted:
                 f" {', '.join(known) or 'none'}"
             )
         options = task.draft().options if isinstance(task, Task) else _PLAIN
-        looked_at = {each: getattr(options, each) for each in (*_OPTIONS, "run_at")}
-        changed = {k: v for k, v in looked_at.items() if v != getattr(_PLAIN, k)}
+        chosen = {each: getattr(options, each) for each in (*_OPTIONS, "run_at")}
+        changed = {k: v for k, v in chosen.items() if v != getattr(_PLAIN, k)}
         return cls(name, given, changed)
 
     def fits(self, task: SubmittedTask) -> bool:
