@@ -30,8 +30,7 @@ WAVES = 4
 
 def runs_of(node: Any) -> list[Any]:
     """Return the runs whose time the lanes of a node still count."""
-    lanes = node.parts.context.table._board.lanes.values()
-    return [run for lane in lanes for run in lane.runs]
+    return [*node.parts.context.table._board.runs]
 
 
 def check_empty(node: Any) -> None:

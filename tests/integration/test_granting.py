@@ -201,7 +201,7 @@ async def test_a_late_grant_of_a_former_owner_does_not_lose_its_task(sqlite_url:
             app = await fleet.submit([0.0])
             await asyncio.sleep(1.0)
             (column,) = node.parts.context.table._board.columns.values()
-            (trigger,) = column.in_order()
+            (trigger,) = column.triggers()
             late = msgspec.structs.replace(trigger, path=TriggerPath.GRANT, level=None)
             grant = Grant(node.settings.name, "former owner", [late])
             node.parts.helping.on_grant(grant)
@@ -240,8 +240,8 @@ def without_ends(message: PeerMessage) -> PeerMessage:
 
 def charged(owner: Node) -> list[tuple[str, int]]:
     """Return task id and version of the runs whose time the owner counts."""
-    lanes = owner.parts.context.table._board.lanes.values()
-    return [run for lane in lanes for run in lane.runs]
+    runs = owner.parts.context.table._board.runs
+    return [(run.trigger.id, run.trigger.version) for run in runs]
 
 
 async def test_a_key_is_charged_for_no_earlier_run_of_a_retried_task(

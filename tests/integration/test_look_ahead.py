@@ -134,7 +134,7 @@ async def test_an_idle_queue_gives_memory_back_to_the_store_and_loses_no_task(
             return sum(
                 trigger.queue == "queue-0"
                 for column in context.table._board.columns.values()
-                for trigger in column.in_order()
+                for trigger in column.triggers()
             )
 
         await deep.until(lambda: of_first() <= 125)

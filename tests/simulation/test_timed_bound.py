@@ -9,10 +9,10 @@ from collections import Counter, defaultdict
 import pytest
 
 from fairlead.core.fair.accounts import Account
-from fairlead.core.fair.flows import FairLane, TenantFlow
+from fairlead.core.fair.flows import TenantFlow
 from fairlead.model import PartitionKey, Trigger, tenant_of
 from tests import tiers
-from tests.simulation.fair_world import PRIORITY, QUEUE, FairWorld, Sharer
+from tests.simulation.fair_world import QUEUE, FairWorld, Sharer
 from tests.simulation.known_run_times import SECOND, Exact, Steady
 from tests.tiers import block, seeds
 
@@ -94,18 +94,12 @@ class TimedWorld(FairWorld):
             del self.waiting[partition, trigger.fairness_key][trigger.id]
         self._services.clear()
 
-    def _lane(self, partition: int) -> FairLane:
-        return self.table._board.lanes[QUEUE, partition, PRIORITY]
-
     def _note_doubt(self) -> None:
         doubt: defaultdict[Sharer, int] = defaultdict(int)
-        for partition in range(self._partitions):
-            if (QUEUE, partition, PRIORITY) not in self.table._board.lanes:
-                continue
-            for run in self._lane(partition).runs.values():
-                took = self._run_times.virtual(self._took.get(run.trigger.id, 0))
-                for sharer in sharers(run.trigger):
-                    doubt[sharer] += abs(took - run.charge)
+        for run in self.table._board.runs:
+            took = self._run_times.virtual(self._took.get(run.trigger.id, 0))
+            for sharer in sharers(run.trigger):
+                doubt[sharer] += abs(took - run.charge)
         for sharer, found in doubt.items():
             self._doubt[sharer] = max(self._doubt[sharer], found)
 

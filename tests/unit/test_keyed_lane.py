@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.core.fair.charged_runs import ChargedRuns
 from fairlead.core.fair.flows import FairLane
 from fairlead.core.fair.groups import Scope
 from fairlead.core.fair.keyed_lane import KeyedLane
@@ -25,7 +26,7 @@ def name_of(one: Trigger) -> Hashable:
 
 def lane_of(capacity: int) -> KeyedLane:
     """Return a lane in which each name is a column."""
-    core = KeyedLane(FairLane(5, Scope(), {}), name_of)
+    core = KeyedLane(FairLane(5, Scope(), {}, ChargedRuns()), name_of)
     core.capacity = capacity
     return core
 
@@ -100,7 +101,8 @@ def test_counts_are_those_of_the_triggers_in_memory(
     def column_of(one: Trigger) -> Hashable:
         return (len(columns), one.name, one.fairness_key if columns[-1] is True else "")
 
-    core = KeyedLane(FairLane(5, Scope(), {} if is_fair else None), column_of)
+    flows = FairLane(5, Scope(), {} if is_fair else None, ChargedRuns())
+    core = KeyedLane(flows, column_of)
     core.capacity = capacity
     held: list[Trigger] = []
     seq = 0

@@ -61,12 +61,11 @@ def test_every_charge_is_a_positive_integer(runs) -> None:
 
 
 def test_the_keys_that_ran_longest_ago_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_times, "MOST_PAIRS", 3)
+    monkeypatch.setattr(run_times, "MOST_MEANS", 4)
     found = after(*[SECOND] * 20, key="steady")
     for key in ("b", "c", "steady", "d"):
         found.ended("pay", key, 2 * SECOND if key != "steady" else SECOND)
-    assert [key for _, key in found._pairs] == ["c", "steady", "d"]
-    monkeypatch.setattr(run_times, "MOST_NAMES", 2)
+    assert [key for _, key in found._means if key] == ["c", "steady", "d"]
     for name in ("one", "two", "three"):
         found.ended(name, "a", SECOND)
-    assert len(found._names) == 2
+    assert len(found._means) == 4

@@ -4,8 +4,8 @@ all tenants, and a key of a tenant among its keys.
 A trigger that starts moves the rank of its tenant, and that of its key inside the tenant, on by its
 charge, divided by the weight. Each trigger is charged as much, or with `cost="runtime"` its
 expected run time. When such a run ends, both ranks move by the difference between the time it took
-and the charge. A run that takes longer than its charge is charged its time so far, and again each
-time that has grown by a quarter. So a run that never ends costs its key what it takes.
+and the charge. A run that takes longer than its charge is charged its time so far, four times a
+second. So a run that never ends costs its key what it takes.
 
 A difference that moves a rank below the virtual time is saved: the next triggers of the flow may
 start there. Otherwise a flow whose charges are too high would lose the differences. Nothing else is
@@ -43,9 +43,9 @@ class Account:
 
     __slots__ = ("charge", "rank", "running", "saved", "weight")
 
-    def __init__(self, rank: int) -> None:
-        self.rank = rank
-        """Start tag of the next trigger."""
+    def __init__(self) -> None:
+        self.rank = -1
+        """Start tag of the next trigger; behind every virtual time before the first trigger."""
         self.charge = STRIDE_SCALE
         """Last charge that was not 0, at weight 1, in a lane that shares run time."""
         self.weight = 1.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 
-from fairlead.core.fair.charged_runs import RunMeter
+from fairlead.core.fair.charged_runs import ChargedRuns
 from fairlead.core.fair.columns import Cell, Column, Order, Parked, Strand
 from fairlead.core.fair.entries import Entry
 from fairlead.core.fair.flows import FairLane, Flow, TenantFlow
@@ -48,7 +48,7 @@ class Board:
         """Weights set at run time, by fair queue."""
         self.run_times: dict[str, RunTimes] = {}
         """Mean run times, by queue that shares run time."""
-        self.meter = RunMeter()
+        self.runs = ChargedRuns()
         self.strands: defaultdict[Hashable, list[Strand]] = defaultdict(list)
         """Strands by ordering key."""
         self._parked = Parked()
@@ -137,29 +137,29 @@ class Board:
             if weights is None and partition >= 0:
                 lane = self.lanes[name] = self.lane((queue, ALL, priority))
                 return lane
-            timing = None if run_times is None else (run_times, self.meter)
             if partition == GRANTED:
-                weights = timing = None
-            lane = self.lanes[name] = FairLane(priority, self.times[priority], weights, timing)
+                weights = run_times = None
+            about = (priority, self.times[priority], weights, self.runs, run_times)
+            lane = self.lanes[name] = FairLane(*about)
         return lane
 
     def drop_lanes(self, partitions: Collection[PartitionKey]) -> None:
         """Drop the lanes of these partitions, which have no triggers. Their runs are charged no
         more."""
         for name in [name for name in self.lanes if name[:2] in partitions]:
-            self.lanes.pop(name).runs.clear()
+            del self.lanes[name]
+        self.runs.drop(partitions)
 
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds to its key, if its lane shares run time; 0 for one
         that never began."""
-        lane = self.lanes.get((trigger.queue, trigger.partition, trigger.priority))
-        if lane is not None and (flow := lane.ended(trigger, cost)) is not None:
-            self._moved(flow)
+        if (run := self.runs.end(trigger, cost)) is not None:
+            self._moved(run.lane.ended(run, cost))
 
     def charge_overdue(self, now: float) -> None:
         """Charge the runs that have taken longer than expected. `now`: monotonic seconds."""
-        for run, more in self.meter.overdue(now):
-            self._moved(run.lane.correct(run.trigger, more))
+        for run, more in self.runs.overdue(now):
+            self._moved(run.lane.correct(run, more))
 
     def _moved(self, flow: Flow) -> None:
         """Put a flow and its cells in order after its rank, or that of one of its keys, has moved.
@@ -184,8 +184,8 @@ class Board:
         flow = None if lane is None else lane.find(lane.key(trigger))
         return None if flow is None else column.cells.get(flow)
 
-    def keep(self, found: Cell | Strand, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
-        """Remove and return the triggers of a cell or strand for which `is_kept` is false. Those of
+    def keep(self, found: Cell | Strand, is_kept: Callable[[Trigger], bool]) -> list[Entry]:
+        """Remove and return the entries of a cell or strand for which `is_kept` is false. Those of
         a cell that belong to strands stay."""
         first = found.first
         if isinstance(found, Strand):
@@ -206,17 +206,16 @@ class Board:
             self.put(found)
         return removed
 
-    def take_out(self, column: Column) -> list[tuple[Trigger, int]]:
-        """Remove a column with its triggers; return them as `insert` takes them."""
-        found: list[tuple[Trigger, int]] = []
-        for cell in [*column.cells.values()]:
-            found += [(entry[3], entry[2]) for entry in cell if entry[4] is None]
-            self.drop(cell)
-        for strand in [*column.strands.values()]:
-            found += [(entry[3], entry[2]) for entry in strand]
-            self.drop_strand(strand)
-        self.tidy(column)
-        return found
+    def keep_in(self, queues: Collection[str], is_kept: Callable[[Trigger], bool]) -> list[Entry]:
+        """Remove and return the entries of queues for whose triggers `is_kept` is false."""
+        removed: list[Entry] = []
+        for column in [*self.columns.values()]:
+            if column.queue in queues:
+                holders: list[Cell | Strand] = [*column.cells.values(), *column.strands.values()]
+                for found in holders:
+                    removed += self.keep(found, is_kept)
+                self.tidy(column)
+        return removed
 
     # strands --------------------------------------------------------------------------------------
 
@@ -318,7 +317,7 @@ class Board:
     def offer(self, source: Column | Flow, order: Order) -> None:
         """Put a column or flow among the ready ones. `order`: of its first cell, or before."""
         if isinstance(source, Column):
-            source.is_open, source.is_held = True, False
+            source.is_open = True
         position = source.position = (*order[:4], source)
         self.ready.push(position)
 
@@ -343,7 +342,7 @@ class Board:
         """Let a column wait for the limit that stopped it."""
         released_by, before = column.released_by, column.line[1]
         self._parked.park(column, limit)
-        column.is_open, column.is_held = False, True
+        column.is_open = False
         if released_by == limit:
             column.released_by = None
         elif released_by is not None:

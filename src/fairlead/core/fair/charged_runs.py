@@ -2,82 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
-from itertools import count
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlead.core.fair.run_times import RunTimes
-from fairlead.model import Trigger
+from fairlead.model import PartitionKey, Trigger
 
 if TYPE_CHECKING:
     from fairlead.core.fair.flows import FairLane
 
-_GROWTH = 0.25
-"""Part of its time so far by which a run grows before it is charged again."""
-
-_LEAST_GROWTH = 0.01
-"""Seconds by which a run grows at least before it is charged again."""
-
-_FEWEST = 1000
-"""Number of runs of a meter below which ended ones are not dropped before their time."""
+CHECK_SECONDS = 0.25
+"""Seconds between two searches for runs that take longer than their charges."""
 
 
-class Run:
-    """A run that is charged."""
+@dataclass(eq=False, slots=True)
+class ChargedRun:
+    """A current run and its charge so far."""
 
-    __slots__ = ("charge", "lane", "run_times", "since", "trigger")
-
-    def __init__(self, trigger: Trigger, lane: FairLane, run_times: RunTimes, since: float) -> None:
-        self.trigger = trigger
-        self.lane = lane
-        self.run_times = run_times
-        """Mean run times of the queue."""
-        self.charge = run_times.charge(trigger.name, trigger.fairness_key)
-        """Virtual time at weight 1."""
-        self.since = since
-        """Start, in monotonic seconds."""
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the run has not ended, and its lane was not dropped."""
-        return self.lane.runs.get((self.trigger.id, self.trigger.version)) is self
+    trigger: Trigger
+    lane: FairLane
+    run_times: RunTimes
+    """Mean run times of the queue."""
+    charge: int
+    """Virtual time at weight 1."""
+    since: float
+    """Start, in monotonic seconds."""
+    refusals: int = 0
+    """Other triggers of the task that have started since, whose claims will be refused."""
 
 
-class RunMeter:
-    """Current runs of all timed lanes of a table, by the time at which they exceed their
-    charges."""
+class ChargedRuns:
+    """Current runs of all timed lanes of a table. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        """Monotonic seconds of the last `overdue`."""
-        self._due: list[tuple[float, int, Run]] = []
-        """Heap of the runs; those that have ended are skipped."""
-        self._most = _FEWEST
-        """Size of the heap at which ended runs are dropped."""
-        self._numbers = count()
+        self._now = 0.0
+        """Time of the last call of `overdue`."""
+        self._check_at = 0.0
+        self._runs: dict[tuple[str, int], ChargedRun] = {}
+        """Runs by task id and version."""
 
-    def begin(self, run: Run) -> None:
-        """Note that a run began, or was charged its time so far."""
-        so_far = self.now - run.since
-        expected = run.run_times.expected(run.trigger.name, run.trigger.fairness_key) / 1e6
-        at = run.since + max(expected, so_far + _LEAST_GROWTH, so_far * (1 + _GROWTH))
-        heappush(self._due, (at, next(self._numbers), run))
-        if len(self._due) > self._most:
-            self._due[:] = [each for each in self._due if each[2].is_current]
-            heapify(self._due)
-            self._most = max(_FEWEST, 2 * len(self._due))
+    def __iter__(self) -> Iterator[ChargedRun]:
+        return iter(self._runs.values())
 
-    def overdue(self, now: float) -> Iterator[tuple[Run, int]]:
-        """Yield the runs that have taken longer than their charges, with the difference in virtual
-        time at weight 1. `now`: monotonic seconds."""
-        self.now, due = now, self._due
-        while due and due[0][0] <= now:
-            run = heappop(due)[2]
-            if not run.is_current:
-                continue
+    def begin(self, trigger: Trigger, lane: FairLane, run_times: RunTimes) -> ChargedRun | None:
+        """Add a run that begins, with its expected time as the charge; return None if a run of the
+        task is here."""
+        identity = (trigger.id, trigger.version)
+        if (found := self._runs.get(identity)) is not None:
+            found.refusals += 1
+            return None
+        charge = run_times.charge(trigger.name, trigger.fairness_key)
+        run = self._runs[identity] = ChargedRun(trigger, lane, run_times, charge, self._now)
+        return run
+
+    def end(self, trigger: Trigger, cost: int) -> ChargedRun | None:
+        """Remove and return a run of `cost` microseconds; None if it is unknown, because it began
+        under an earlier owner, or if this is the refusal of another trigger."""
+        identity = (trigger.id, trigger.version)
+        run = self._runs.get(identity)
+        if run is not None and not cost and run.refusals:
+            run.refusals -= 1
+            return None
+        return self._runs.pop(identity, None)
+
+    def drop(self, partitions: Collection[PartitionKey]) -> None:
+        """Drop the runs of these partitions."""
+        self._runs = {
+            identity: run
+            for identity, run in self._runs.items()
+            if (run.trigger.queue, run.trigger.partition) not in partitions
+        }
+
+    def overdue(self, now: float) -> Iterator[tuple[ChargedRun, int]]:
+        """Charge the runs that have taken longer than their charges, a few times a second; yield
+        them with the difference in virtual time at weight 1."""
+        self._now = now
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK_SECONDS
+        for run in self:
             so_far = run.run_times.virtual(round((now - run.since) * 1e6))
             if (more := so_far - run.charge) > 0:
                 run.charge = so_far
                 yield run, more
-            self.begin(run)

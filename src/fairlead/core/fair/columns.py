@@ -53,15 +53,6 @@ class Cell(Entries):
     def leave(self) -> None:
         """Note that the cell is dropped."""
 
-    def ranked(self) -> Iterator[tuple[int, Entry]]:
-        """Yield the rank at which each trigger would start if no limit were full, with its entry,
-        first to last."""
-        flow, rank = self.flow, self.flow.rank
-        for entry in self:
-            yield rank, entry
-            lane, trigger = flow.lane, entry[3]
-            rank += lane.step(trigger, lane.weights.get(flow.key, trigger.weight))
-
 
 class Column:
     """Triggers that the same limits stop, in cells by flow."""
@@ -69,7 +60,6 @@ class Column:
     __slots__ = (
         "cells",
         "heads",
-        "is_held",
         "is_open",
         "key",
         "line",
@@ -97,8 +87,6 @@ class Column:
         among them are stale."""
         self.is_open = True
         """Whether the column may be tried: it is not parked."""
-        self.is_held = False
-        """Whether a limit stopped the column at the last try."""
         self.line: tuple[Hashable, Hashable] = (None, None)
         """Limit that stopped the column last, and the different limit that stopped it before."""
         self.released_by: Hashable = None
@@ -117,22 +105,15 @@ class Column:
         self.heads.push(order)
         return order
 
-    def in_order(self) -> list[Trigger]:
-        """Return the triggers, without strands that wait for their ordering keys, in the order in
-        which they would start if no limit were full."""
-        return [trigger for _, trigger in self.ranked()]
-
-    def ranked(self) -> list[tuple[int, Trigger]]:
-        """Return the same with the ranks at which they would start."""
-        found: list[tuple[int, Entry]] = []
+    def triggers(self) -> Iterator[Trigger]:
+        """Yield the triggers, without strands that wait for their ordering keys, in any order."""
         for cell in self.cells.values():
-            for rank, entry in cell.ranked():
+            for entry in cell:
                 strand: Strand | None = entry[4]
                 if strand is None:
-                    found.append((rank, entry))
+                    yield entry[3]
                 elif strand.head is entry:
-                    found += [(rank, entry[:2] + each[2:]) for each in strand]
-        return [(rank, entry[3]) for rank, entry in sorted(found)]
+                    yield from [each[3] for each in strand]
 
 
 class Strand(Entries):

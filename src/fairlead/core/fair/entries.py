@@ -62,10 +62,10 @@ class Entries:
             self._start = 0
         return entry
 
-    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
-        """Remove and return the triggers for which `is_kept` is false. If it is false for all, the
+    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Entry]:
+        """Remove and return the entries for which `is_kept` is false. If it is false for all, the
         entries stay, and their owner drops them."""
-        removed = [entry[3] for entry in self if not is_kept(entry[3])]
+        removed = [entry for entry in self if not is_kept(entry[3])]
         kept = [entry for entry in self if is_kept(entry[3])] if removed else []
         if kept:
             self.first, *self._rows = kept

@@ -7,24 +7,23 @@ nothing, and a key that a limit held back does not catch up on what it could not
 tenant have ranks of the same kind, in a virtual time of the tenant.
 
 A flow that is new, or comes back behind the virtual time, starts at the virtual time. Three rules
-put many of these in order (`Group`). In a lane with stored levels, a flow starts later by as
-much as the level of its first trigger is ahead, at most one stride: the keys that had no triggers
-in memory for a while come back as far apart as their levels, and not all at once.
+put many of these in order (`Group`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.fair.accounts import Account
-from fairlead.core.fair.charged_runs import Run, RunMeter
+from fairlead.core.fair.charged_runs import ChargedRun, ChargedRuns
 from fairlead.core.fair.groups import Group, Scope, key_weight, tenant_weight
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.fair.strides import STRIDE_SCALE, step
-from fairlead.model import Level, Trigger, tenant_of
+from fairlead.model import Trigger, tenant_of
 
 if TYPE_CHECKING:
     from fairlead.core.fair.columns import Cell, Order
@@ -49,13 +48,12 @@ class FairLane:
         "_most",
         "flows",
         "is_fair",
-        "pass_",
         "priority",
+        "run_times",
         "runs",
         "size",
         "tenants",
         "time",
-        "timing",
         "weights",
     )
 
@@ -64,23 +62,21 @@ class FairLane:
         priority: int,
         time: Scope,
         weights: Mapping[str, float] | None,
-        timing: tuple[RunTimes, RunMeter] | None = None,
+        runs: ChargedRuns,
+        run_times: RunTimes | None = None,
     ) -> None:
         """`time`: virtual time of the priority, which all its lanes share. `weights`: weights set
-        at run time, by key, which may change at any time; None for the order of arrival. `timing`:
-        expected run times, and the current runs of all lanes; None counts each task as one."""
+        at run time, by key, which may change at any time; None for the order of arrival. `runs`:
+        current runs of all lanes. `run_times`: expected ones; None counts each task as one."""
         self.priority = priority
         self.time = time
         self.is_fair = weights is not None
         self.weights = _ARRIVAL if weights is None else weights
-        self.timing = timing
-        self.runs: dict[tuple[str, int], Run] = {}
-        """Current runs that are charged by their time, by task id and version."""
+        self.runs = runs
+        self.run_times = run_times
         self.flows: dict[str, Flow] = {}
         """Flows with triggers in the table, and idle ones, until `_tidy` drops them."""
         self.tenants = Group(time, self.flows, lambda tenant: self.weights.get(tenant, 1.0))
-        self.pass_: int | None = None
-        """Highest pass of a trigger that has started, or the pass of the first trigger."""
         self.size = 0
         """Number of flows and members of tenants."""
         self._most = _FEWEST
@@ -101,12 +97,10 @@ class FairLane:
         found = self.flows.get(tenant)
         if isinstance(found, TenantFlow):
             return found
-        rank = self.first_rank(tenant, trigger) if found is None else found.rank
-        self.size += found is None
-        flow = self.flows[tenant] = (Flow if tenant == key else TenantFlow)(tenant, self, rank)
+        flow = self.flows[tenant] = (Flow if tenant == key else TenantFlow)(tenant, self)
         if found is None:
-            about = (self.weights, tenant, key, trigger.weight)
-            flow.weight = tenant_weight(*about)
+            self.size += 1
+            flow.weight = tenant_weight(self.weights, tenant, key, trigger.weight)
             return flow
         flow.continue_from(found)
         if isinstance(flow, TenantFlow) and found.running:
@@ -116,28 +110,9 @@ class FairLane:
     def step(self, trigger: Trigger, weight: float) -> int:
         """Return the virtual time from a trigger to the next of its tenant, or key, of this
         weight."""
-        return step(self._charge(trigger), weight)
-
-    def _charge(self, trigger: Trigger) -> int:
-        if self.timing is None:
-            return STRIDE_SCALE
-        return self.timing[0].charge(trigger.name, trigger.fairness_key)
-
-    def first_rank(self, tenant: str, trigger: Trigger) -> int:
-        """Return the rank of a tenant that begins with this trigger."""
-        now, level = self.time.now, trigger.level
-        about = (self.weights, tenant, trigger.fairness_key, trigger.weight)
-        most = self.step(trigger, tenant_weight(*about))
-        if level is None:
-            return self.tenants.first_rank(tenant, most)
-        if self.pass_ is None:
-            self.pass_ = level.pass_
-        return now + max(-1, min(level.pass_ - self.pass_, most))
-
-    def started(self, level: Level) -> None:
-        """Note the level of a trigger that has started."""
-        if self.pass_ is None or level.pass_ > self.pass_:
-            self.pass_ = level.pass_
+        if self.run_times is None:
+            return step(STRIDE_SCALE, weight)
+        return step(self.run_times.charge(trigger.name, trigger.fairness_key), weight)
 
     def keys(self, tenant: str) -> Group:
         """Return the keys of a tenant; a group without accounts if the tenant has no path here."""
@@ -148,41 +123,43 @@ class FairLane:
     def begin(self, trigger: Trigger) -> int:
         """Note that a trigger starts; return its charge. A second trigger of a task, whose claim
         will be refused, is charged 0 in a lane that shares run time."""
-        if self.timing is None:
+        if self.run_times is None:
             return STRIDE_SCALE
-        if (identity := _identity(trigger)) in self.runs:
+        run = self.runs.begin(trigger, self, self.run_times)
+        if run is None:
             return 0
-        run_times, meter = self.timing
-        run = self.runs[identity] = Run(trigger, self, run_times, meter.now)
-        self._count_runs(trigger, 1)
-        meter.begin(run)
+        self._count_run(trigger, 1)
         return run.charge
 
-    def ended(self, trigger: Trigger, cost: int) -> Flow | None:
+    def ended(self, run: ChargedRun, cost: int) -> Flow:
         """Charge a run of `cost` microseconds; 0 for one that never began. Return the flow, whose
-        rank may have moved; None if the run is unknown, because it began under an earlier owner or
-        with another trigger of the task."""
-        run = self.runs.get(_identity(trigger))
-        if run is None or (not cost and run.trigger.level != trigger.level):
-            return None
-        del self.runs[_identity(trigger)]
-        self._count_runs(trigger, -1)
-        return self.correct(trigger, run.run_times.virtual(cost) - run.charge)
+        rank may have moved."""
+        self._count_run(run.trigger, -1)
+        return self.correct(run, run.run_times.virtual(cost) - run.charge)
 
-    def correct(self, trigger: Trigger, more: int) -> Flow:
+    def correct(self, run: ChargedRun, more: int) -> Flow:
         """Correct the charge of a run by a difference of virtual time at weight 1; return the flow,
         which is never dropped before its runs end."""
-        flow = self.find(trigger.fairness_key)
+        key = run.trigger.fairness_key
+        flow = self.find(key)
         assert flow is not None
-        flow.correct(trigger.fairness_key, more)
+        flow.correct(key, more)
         return flow
 
-    def _count_runs(self, trigger: Trigger, change: int) -> None:
+    def _count_run(self, trigger: Trigger, change: int) -> None:
         flow = self.find(trigger.fairness_key)
         assert flow is not None
         flow.running += change
         if isinstance(flow, TenantFlow):
             flow.members[trigger.fairness_key].running += change
+
+    def in_order(self, triggers: Iterable[Trigger]) -> list[Trigger]:
+        """Return triggers of the lane in the order in which they would start if no limit were full,
+        as far as it is known: by their start tags, as if no others waited."""
+        found = sorted(triggers, key=lambda each: each.level or (0, each.seq))
+        if any(tenant_of(key) != key for key in {self.key(each) for each in found}):
+            found = _by_tag(found, self.key, lambda key: self.keys(tenant_of(key)))
+        return _by_tag(found, lambda each: tenant_of(self.key(each)), lambda tenant: self.tenants)
 
     def find(self, key: str) -> Flow | None:
         """Return the flow of a key, if there is one."""
@@ -219,8 +196,8 @@ class Flow(Account):
 
     __slots__ = ("count", "heads", "key", "lane", "only", "position", "waiting")
 
-    def __init__(self, key: str, lane: FairLane, rank: int) -> None:
-        super().__init__(rank)
+    def __init__(self, key: str, lane: FairLane) -> None:
+        super().__init__()
         self.key = key
         self.lane = lane
         self.count = 0
@@ -248,8 +225,11 @@ class Flow(Account):
         """Add a cell in a column in which the flow has none."""
         if not self.count:
             self.saved = 0
-            if self.rank < self.lane.time.now:
-                self.rank = self.lane.first_rank(self.key, cell.first[3])
+            lane, trigger = self.lane, cell.first[3]
+            if self.rank < lane.time.now:
+                about = (lane.weights, self.key, trigger.fairness_key, trigger.weight)
+                most = lane.step(trigger, tenant_weight(*about))
+                self.rank = lane.tenants.first_rank(self.key, most)
         self.count += 1
 
     def remove(self, cell: Cell) -> None:
@@ -312,16 +292,13 @@ class Flow(Account):
         time, weights = lane.time, lane.weights
         self.weight = weights.get(self.key, trigger.weight) if weights else trigger.weight
         charge = STRIDE_SCALE
-        if lane.timing is not None:
+        if lane.run_times is not None:
             charge = lane.begin(trigger)
             self.charge = charge or self.charge
         start = self.start(time.now, charge)
         if start > time.now:
             time.now = start
-        if trigger.level is None:
-            time.started()
-        else:
-            lane.started(trigger.level)
+        time.started()
 
     def correct(self, key: str, more: int) -> None:
         """Correct the charge of a run of a key by a difference of virtual time at weight 1."""
@@ -333,8 +310,8 @@ class TenantFlow(Flow):
 
     __slots__ = ("keys", "members", "time")
 
-    def __init__(self, key: str, lane: FairLane, rank: int) -> None:
-        super().__init__(key, lane, rank)
+    def __init__(self, key: str, lane: FairLane) -> None:
+        super().__init__(key, lane)
         self.time = Scope()
         self.members: dict[str, Member] = {}
         """Keys with triggers in cells, and idle ones."""
@@ -342,28 +319,20 @@ class TenantFlow(Flow):
         self.keys = Group(self.time, self.members, lambda name: key_weight(*about, name, 1.0))
 
     def member(self, key: str, first: Trigger) -> Member:
-        """Return a key of the tenant that gets one more cell. `first`: its first trigger there. In
-        a lane with stored levels, a key that begins starts at the virtual time."""
+        """Return a key of the tenant that gets one more cell. `first`: its first trigger there."""
         member = self.members.get(key)
         if member is None:
             member = self.begin_member(key)
             member.weight = key_weight(self.lane.weights, self.key, key, first.weight)
-            member.rank = self._first_rank(member, first)
-        elif not member.cells:
+        if not member.cells:
             member.saved = 0
             if member.rank < self.time.now:
-                member.rank = self._first_rank(member, first)
+                member.rank = self.keys.first_rank(key, self.lane.step(first, member.weight))
         return member
 
-    def _first_rank(self, member: Member, first: Trigger) -> int:
-        if first.level is not None:
-            return self.time.now
-        most = self.lane.step(first, member.weight)
-        return self.keys.first_rank(member.key, most)
-
     def begin_member(self, key: str) -> Member:
-        """Return a new key of the tenant, at its virtual time."""
-        member = self.members[key] = Member(key, self.time.now)
+        """Return a new key of the tenant."""
+        member = self.members[key] = Member(key)
         self.lane.size += 1
         return member
 
@@ -384,10 +353,7 @@ class TenantFlow(Flow):
         lane.time.now = max(lane.time.now, self.start(lane.time.now, charge))
         self.time.now = max(self.time.now, member.start(self.time.now, charge))
         self.time.started()
-        if trigger.level is None:
-            lane.time.started()
-        else:
-            lane.started(trigger.level)
+        lane.time.started()
 
     def correct(self, key: str, more: int) -> None:
         super().correct(key, more)
@@ -412,8 +378,8 @@ class Member(Account):
 
     __slots__ = ("cells", "key")
 
-    def __init__(self, key: str, rank: int) -> None:
-        super().__init__(rank)
+    def __init__(self, key: str) -> None:
+        super().__init__()
         self.key = key
         self.cells: list[KeyCell] = []
         """Triggers of the key: one for each column in which it has triggers."""
@@ -443,5 +409,14 @@ _NO_CELLS: dict[Cell, None] = {}
 """`waiting` of every flow without such cells."""
 
 
-def _identity(trigger: Trigger) -> tuple[str, int]:
-    return trigger.id, trigger.version
+def _by_tag(
+    triggers: Sequence[Trigger],
+    name_of: Callable[[Trigger], str],
+    group_of: Callable[[str], Group],
+) -> list[Trigger]:
+    """Sort triggers by the start tags that they have in the groups of their names."""
+    tags, counts = list[tuple[int, int]](), Counter[str]()
+    for number, name in enumerate(map(name_of, triggers)):
+        tags.append((group_of(name).tag(name, counts[name]), number))
+        counts[name] += 1
+    return [triggers[number] for _, number in sorted(tags)]

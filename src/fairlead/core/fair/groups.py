@@ -47,7 +47,7 @@ class Group:
     the order of these reads put it, at most one stride later.
     """
 
-    __slots__ = ("_accounts", "_weight_of", "is_crowded", "starts", "time")
+    __slots__ = ("_accounts", "_weight_of", "starts", "time")
 
     def __init__(
         self, time: Scope, accounts: Mapping[str, Account], weight_of: Callable[[str], float]
@@ -58,8 +58,6 @@ class Group:
         self._weight_of = weight_of
         self.starts: dict[str, int] = {}
         """Ranks of names whose older rows are being read."""
-        self.is_crowded = False
-        """Whether many others wait outside memory."""
 
     def first_rank(self, name: str, step: int) -> int:
         """Return the rank of a name that begins. `step`: from its first trigger to the next."""
@@ -69,7 +67,7 @@ class Group:
         if self.time.early:
             self.time.early -= 1
             return now - 1
-        return now + phase(name, step) if self.is_crowded or len(self._accounts) > FEW else now
+        return now + phase(name, step) if len(self._accounts) > FEW else now
 
     def tag(self, name: str, rows: int) -> int:
         """Return the start tag of the trigger of a name that comes after so many others."""

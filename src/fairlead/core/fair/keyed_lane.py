@@ -178,7 +178,6 @@ class KeyedLane:
     def remember(self, announced: Iterable[str], found: Sequence[Feed]) -> None:
         """Remember unread rows: those of keys of which all are new, and others."""
         is_crowded = len(found) + len(self._unread) > FEW
-        self._flows.tenants.is_crowded = is_crowded
         for key in announced:
             if self._goes_ahead(key):
                 self._new[key] = None

@@ -36,8 +36,7 @@ MOST_UNITS = 1 << 20
 """Longest charge of one run, in units of the queue, so that passes keep to 64 bits even after a
 damaged record."""
 
-MOST_PAIRS = 10_000
-MOST_NAMES = 1000
+MOST_MEANS = 10_000
 
 
 class _RunningMean:
@@ -55,8 +54,8 @@ class _RunningMean:
 
 
 class RunTimes:
-    """Run times of one queue. Beyond MOST_PAIRS, the pair whose last run is the oldest is
-    dropped and starts without a mean."""
+    """Run times of one queue. Beyond MOST_MEANS, the mean whose last run is the oldest is
+    dropped."""
 
     def __init__(self) -> None:
         self.unit = 0
@@ -64,16 +63,15 @@ class RunTimes:
         mean of the queue. Changes rarely and in steps, because levels assigned by different units
         cannot be compared. The unit is 0 until enough runs have ended."""
         self._all = _RunningMean()
-        self._names: dict[str, _RunningMean] = {}
-        self._pairs: dict[tuple[str, str], _RunningMean] = {}
-        """Means by task name and fairness key, in order of the last run."""
+        self._means: dict[tuple[str, str | None], _RunningMean] = {}
+        """Means by task name and fairness key, or None for the name, in order of the last run."""
 
     def expected(self, name: str, key: str) -> int:
         """Return the expected time of the next run of this task name and fairness key
         (microseconds), at least 1; 0 while nothing is known."""
         if not self.unit:
             return 0
-        pair, of_name = self._pairs.get((name, key)), self._names.get(name, self._all)
+        pair, of_name = self._means.get((name, key)), self._means.get((name, None), self._all)
         if pair is None:
             return max(1, round(of_name.mean))
         return max(1, round((pair.runs * pair.mean + DRAWN * of_name.mean) / (pair.runs + DRAWN)))
@@ -94,21 +92,14 @@ class RunTimes:
         """Add a run time (microseconds) of a run that ended, with whatever outcome."""
         if expected := self.expected(name, key):
             run_time = min(run_time, WILD * expected)
-        pair = self._pairs.pop((name, key), None) or _RunningMean()
-        pair.add(run_time, MEMORY)
-        self._put(name, key, pair)
-        self._names[name].add(run_time, MEMORY)
+        for pair in ((name, key), (name, None)):
+            mean = self._means.pop(pair, None) or _RunningMean()
+            mean.add(run_time, MEMORY)
+            self._means[pair] = mean
+            if len(self._means) > MOST_MEANS:
+                del self._means[next(iter(self._means))]
         self._all.add(run_time, LONG_MEMORY)
         self._set_unit()
-
-    def _put(self, name: str, key: str, pair: _RunningMean) -> None:
-        self._pairs[name, key] = pair
-        if len(self._pairs) > MOST_PAIRS:
-            del self._pairs[next(iter(self._pairs))]
-        if name not in self._names:
-            self._names[name] = _RunningMean()
-            if len(self._names) > MOST_NAMES:
-                del self._names[next(iter(self._names))]
 
     def _set_unit(self) -> None:
         mean = max(1, round(self._all.mean))

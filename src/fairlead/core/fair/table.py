@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
-from operator import itemgetter
 from typing import NamedTuple
 
 from fairlead.core.fair.board import Board
 from fairlead.core.fair.columns import Cell, Column, Order, Strand
+from fairlead.core.fair.entries import Entry
 from fairlead.core.fair.flows import FairLane, Flow
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Full
@@ -166,19 +166,13 @@ class TriggerTable:
     def drop(self, partitions: Collection[PartitionKey]) -> list[Trigger]:
         """Remove and return all triggers of these partitions, which hold no slots."""
         removed = set(partitions)
-        queues = {queue for queue, _ in removed}
-        dropped: list[Trigger] = []
-        for column in [*self._board.columns.values()]:
-            if column.queue in queues:
-                holders: list[Cell | Strand] = [*column.cells.values(), *column.strands.values()]
-                for found in holders:
-                    dropped += self._board.keep(
-                        found, lambda trigger: (trigger.queue, trigger.partition) not in removed
-                    )
-                self._board.tidy(column)
+        dropped = self._board.keep_in(
+            {queue for queue, _ in removed},
+            lambda trigger: (trigger.queue, trigger.partition) not in removed,
+        )
         self._subtract(dropped)
         self._board.drop_lanes(removed)
-        return dropped
+        return [entry[3] for entry in dropped]
 
     def set_limits(self, queue: str, limits: Mapping[str, int]) -> None:
         """Limit how many tasks of these fairness keys of the queue run here at once, from now on;
@@ -187,14 +181,9 @@ class TriggerTable:
             self.freed(self._slot_ledger.set_limits(queue, limits))
             return
         # A key with a limit has a column of its own, so that it delays no other key.
-        moved = [
-            found
-            for column in [*self._board.columns.values()]
-            if column.queue == queue
-            for found in self._board.take_out(column)
-        ]
+        moved = self._board.keep_in({queue}, lambda trigger: False)
         freed = self._slot_ledger.set_limits(queue, limits)
-        for trigger, number in moved:
+        for _, _, number, trigger, _ in moved:
             self._board.insert(trigger, number)
         self.freed(freed)
 
@@ -222,15 +211,15 @@ class TriggerTable:
         """Return the triggers of a lane that start last, if no limit is full; but none with an
         ordering key, for which others may wait, or that another node has granted."""
         found = [
-            (rank, trigger.seq, trigger)
+            trigger
             for column in self._board.columns.values()
             if (column.queue, column.priority) == (lane.queue, lane.priority)
-            for rank, trigger in column.ranked()
+            for trigger in column.triggers()
             if trigger.partition == lane.partition
             and trigger.ordering_key is None
             and _is_own(trigger)
         ]
-        return [trigger for *_, trigger in sorted(found, key=itemgetter(0, 1))[-count:]]
+        return self.lane(lane).in_order(found)[-count:]
 
     def held_back(self, lanes: Collection[LaneKey]) -> dict[LaneKey, list[Held]]:
         """Return the triggers of fair lanes that limits stop, by lane and column, with the number
@@ -242,12 +231,12 @@ class TriggerTable:
         for column in self._board.columns.values():
             if (column.queue, column.priority) not in places:
                 continue
-            if column.is_held:
+            if not column.is_open and column.queue not in self._paused:
                 limit = (column.line[0], column.queue)
                 if limit not in stops_all:
                     stops_all[limit] = self._slot_ledger.stops_all(*limit)
                 if not stops_all[limit]:
-                    found.append(Held(column.key, column.in_order(), column.taken))
+                    found.append(Held(column.key, [*column.triggers()], column.taken))
             column.taken = 0
             for strand in column.strands.values():
                 if strand.head is None:
@@ -261,7 +250,10 @@ class TriggerTable:
                 lane = LaneKey(trigger.queue, trigger.partition, trigger.priority)
                 inside.setdefault(lane, []).append(trigger)
             for lane in inside.keys() & by_lane.keys():
-                by_lane[lane].append(held._replace(triggers=inside[lane]))
+                triggers = inside[lane]
+                if not isinstance(held.column, OrderingKey):
+                    triggers = self.lane(lane).in_order(triggers)
+                by_lane[lane].append(held._replace(triggers=triggers))
         return by_lane
 
     # dispatch -------------------------------------------------------------------------------------
@@ -367,7 +359,6 @@ class TriggerTable:
             column.is_open, column.position = False, None
             board.put(cell)
         board.park(column, stop.limit)
-        column.is_held = not isinstance(stop.limit, _Paused)
 
     def _pop_strand(self, strand: Strand, waits: bool = True) -> None:
         """Remove the first trigger of a strand, which has left its cell. `waits`: whether the next
@@ -426,7 +417,7 @@ class TriggerTable:
         """Take the first trigger of a cell, which is the first of its column."""
         column, (_, _, _, trigger, strand) = cell.column, cell.first
         column.taken += 1
-        self._subtract([trigger])
+        self._sizes[trigger.priority] -= 1
         cell.flow.ran(trigger)
         if cell.pop() is None:
             self._board.drop(cell)
@@ -442,11 +433,9 @@ class TriggerTable:
         order, with priority and order of the head."""
         has_room = self._slot_ledger.room > 0
         for column in self._board.columns.values():
-            if (
-                (column.is_held or not has_room)
-                and not (column.is_held and stops_all_nodes(column.line[0]))
-                and column.queue not in self._paused
-            ):
+            may_run_there = column.is_open or not stops_all_nodes(column.line[0])
+            may_run_here = column.is_open and has_room
+            if may_run_there and not may_run_here and column.queue not in self._paused:
                 self._board.settle(column)
                 cell = self._board.first_of_column(column, is_lent=True)
                 if cell is not None and _is_own(cell.first[3]):
@@ -463,11 +452,10 @@ class TriggerTable:
         seconds), or None."""
         return self._retries.next()
 
-    # sizes ----------------------------------------------------------------------------------------
-
-    def _subtract(self, triggers: Iterable[Trigger]) -> None:
-        for trigger in triggers:
-            self._sizes[trigger.priority] -= 1
+    def _subtract(self, entries: Iterable[Entry]) -> None:
+        """Note that entries left the table."""
+        for entry in entries:
+            self._sizes[entry[3].priority] -= 1
 
 
 def _is_own(trigger: Trigger) -> bool:

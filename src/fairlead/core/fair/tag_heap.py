@@ -57,7 +57,7 @@ class TagHeap:
         if before is not None and before <= tag:
             return
         if before is None:
-            self._weigh(name, is_known=name in self._asked)
+            self._weigh(name)
         self._places[name] = tag
         heappush(self._entries, (tag, name))
         if len(self._entries) > 2 * len(self._places) + _FEWEST_STALE:
@@ -68,13 +68,14 @@ class TagHeap:
         """Let a new weight of a name count: its next row comes a stride after the virtual time at
         most."""
         if name in self._places or name in self._asked:
-            self._weigh(name, is_known=True)
+            self._weigh(name)
         if name in self._places:
             self.add(name, is_spread=True)
 
-    def _weigh(self, name: str, is_known: bool) -> None:
-        """Count the weight of a name. `is_known`: whether an earlier weight counts."""
-        before = self._weights.pop(name, 1.0) if is_known else 0.0
+    def _weigh(self, name: str) -> None:
+        """Count the weight of a name, in place of an earlier one if it is here or asked for."""
+        is_here = name in self._places or name in self._asked
+        before = self._weights.pop(name, 1.0) if is_here else 0.0
         weight = self._group().rate(name)
         self.total += weight - before
         if weight != 1:
@@ -98,7 +99,7 @@ class TagHeap:
     def ask(self, name: str, rows: int) -> None:
         """Ask for so many rows of a name, which leaves if it is here."""
         if name not in self._places and name not in self._asked:
-            self._weigh(name, is_known=False)
+            self._weigh(name)
         self._places.pop(name, None)
         self._asked[name] = self._asked.get(name, 0) + rows
 

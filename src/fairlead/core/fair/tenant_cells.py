@@ -5,12 +5,11 @@ is next."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace
 
 from fairlead.core.fair.columns import Cell, Column, Order
 from fairlead.core.fair.entries import Entries, Entry
 from fairlead.core.fair.flows import CellLevel, Flow, Member, TenantFlow
-from fairlead.core.fair.groups import key_weight, tenant_weight
 from fairlead.model import Trigger
 
 Head = tuple[int, int, int, "KeyCell"]
@@ -95,10 +94,10 @@ class TenantCell(Cell):
         self._settle()
         return self.first
 
-    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Trigger]:
-        """Remove and return the triggers for which `is_kept` is false. If it is false for all, some
+    def keep(self, is_kept: Callable[[Trigger], bool]) -> list[Entry]:
+        """Remove and return the entries for which `is_kept` is false. If it is false for all, some
         entries stay, and the owner of the cell drops them."""
-        removed = []
+        removed: list[Entry] = []
         for key in [*self.keys.values()]:
             gone = key.keep(is_kept)
             removed += gone
@@ -118,27 +117,6 @@ class TenantCell(Cell):
         """Leave the members of the tenant, because the cell is dropped."""
         for key in [*self.keys.values()]:
             self._drop(key)
-
-    def ranked(self) -> Iterator[tuple[int, Entry]]:
-        """Yield the rank at which each trigger would start if no limit were full, with its entry,
-        first to last."""
-        tenant, rank = self.tenant, self.tenant.rank
-        lane = tenant.lane
-        rows = [(key.member.rank, sorted(key, reverse=True)) for key in self.keys.values()]
-        heap = [(own, entries[-1][:3], entries) for own, entries in rows]
-        heapify(heap)
-        while heap:
-            own, _, entries = heap[0]
-            entry = entries.pop()
-            yield rank, entry
-            trigger = entry[3]
-            about = (lane.weights, tenant.key, trigger.fairness_key, trigger.weight)
-            rank += lane.step(trigger, tenant_weight(*about))
-            if entries:
-                own += lane.step(trigger, key_weight(*about))
-                heapreplace(heap, (own, entries[-1][:3], entries))
-            else:
-                heappop(heap)
 
     def _put(self, key: KeyCell) -> None:
         pass_, level_id, number, _, _ = key.first

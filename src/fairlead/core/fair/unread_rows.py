@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fairlead.core.fair.flows import FairLane
-from fairlead.core.fair.groups import FEW
 from fairlead.core.fair.tag_heap import TagHeap
 from fairlead.model import tenant_of
 
@@ -89,9 +88,7 @@ class UnreadRows:
             found = inside.first()
             assert found is not None
             start, key = found
-            keys = self._flows.keys(tenant)
-            keys.is_crowded = len(inside) > FEW
-            keys.starts.setdefault(key, start)
+            self._flows.keys(tenant).starts.setdefault(key, start)
         self._flows.tenants.starts.setdefault(tenant, tag)
         return key, self.ask(key, number, most)
 
