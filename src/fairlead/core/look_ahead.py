@@ -2,9 +2,9 @@
 
 A lane that begins, or whose waiting triggers grow in number, gets a fraction of the free bytes at
 once, in O(1). When a lane gets less than it needs, `rebalance` divides the budget again, by max-min
-fairness: each lane gets its least amount first, then every need is met if the sum fits, else the
-greatest needs are cut to one level. What is left is divided evenly among lanes that have more
-triggers. The need of a lane is the number of triggers that it dispatches in LASTS_SECONDS.
+fairness: every need is met if the sum fits, else the greatest needs are cut to one level. What is
+left is divided in the same way among lanes that have more triggers. The need of a lane is the
+number of triggers that it dispatches in LASTS_SECONDS.
 
 The shares never add up to more than the budget. A lane may always hold one trigger, so that no lane
 waits for the shares of others.
@@ -158,23 +158,21 @@ class Budget(Generic[K]):
             self.is_short, self._level = False, math.inf
             return []
         usable = self.size - self.size // RESERVE_SHARE
-        even = usable // len(lanes)
-        least, need, most = [], [], []
+        need, spare = [], []
         for lane, share in lanes.items():
             share.sample(now)
             count = held(lane)
             usable_count = share.most if count is None else min(count, share.most)
-            most.append(math.ceil(usable_count * share.size))
-            least.append(min(even, math.ceil(LEAST * share.size), most[-1]))
-            need.append(min(most[-1], max(least[-1], math.ceil(share.need * share.size))))
-        is_enough = sum(need) <= usable
-        self.is_short = not is_enough
-        low, high = (need, most) if is_enough else (least, need)
-        level = _level(usable, low, high)
-        self._level = math.inf if is_enough else level
+            most = math.ceil(usable_count * share.size)
+            need.append(min(most, math.ceil(share.need * share.size)))
+            spare.append(most - need[-1])
+        self._level = _level(usable, need)
+        self.is_short = self._level < math.inf
+        level = _level(usable - sum(need), spare) if not self.is_short else 0
         changed = []
         for number, (lane, share) in enumerate(lanes.items()):
-            old, new = share.granted, int(min(max(level, low[number]), high[number]))
+            new = int(min(need[number], self._level) + min(spare[number], level))
+            old = share.granted
             is_steady = abs(new - old) * STEADY_SHARE <= old and old >= min(new, need[number])
             if new != old and not is_steady:
                 share.granted = new
@@ -194,17 +192,12 @@ def mean_size(triggers: Iterable[Trigger]) -> float:
     return TRIGGER_BYTES + sum(map(getsizeof, keys)) / max(1, count)
 
 
-def _level(total: int, low: Sequence[int], high: Sequence[int]) -> float:
-    """Return the level at which lanes, each with an amount between its lowest and its highest, use
-    `total` together; infinity if they use less."""
-    left = total - sum(low)
-    steps = sorted([(at, 1) for at in low] + [(at, -1) for at in high])
-    rising, before = 0, 0
-    for at, change in steps:
-        if rising * (at - before) > left:
-            break
-        left -= rising * (at - before)
-        rising, before = rising + change, at
-    else:
-        return math.inf
-    return before + left / rising
+def _level(total: int, amounts: Sequence[int]) -> float:
+    """Return the level to which amounts must be cut so that their sum is `total`; infinity if it is
+    no more."""
+    left, count = total, len(amounts)
+    for amount in sorted(amounts):
+        if amount * count > left:
+            return left / count
+        left, count = left - amount, count - 1
+    return math.inf

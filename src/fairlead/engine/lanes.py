@@ -28,11 +28,7 @@ AGAIN = 1000
 
 KEPT_SHARE = 4
 """Fraction (one in KEPT_SHARE) of memory that triggers may keep which limits stop, while others
-might run; the others are left in their rows."""
-
-SOON = 5.0
-"""Seconds. A trigger stays in memory if its limit, at its latest rate, lets it run within this
-time."""
+might run; the others are left in their rows, until these have started."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds between two searches for such triggers. The pause doubles while there are none."""
@@ -52,9 +48,6 @@ class _Lane:
     is_asked: bool = True
     """Whether the channel asked for rows, and found no room for all, after the last call of
     `room_freed`."""
-    measured_at: float | None = None
-    """Monotonic seconds at which the rates of limits were measured last; None if memory was not
-    full since."""
 
 
 class Lanes(SimplePart):
@@ -100,10 +93,7 @@ class Lanes(SimplePart):
     def _is_full(self, lane: _Lane) -> bool:
         """Return whether rows wait for room in the memory of a lane."""
         core = lane.core
-        is_full = lane.unread > 0 and lane.opening is None and core.held > core.capacity // 2
-        if not is_full:
-            lane.measured_at = None
-        return is_full
+        return lane.unread > 0 and lane.opening is None and core.held > core.capacity // 2
 
     def on_stalled(self) -> None:
         """Note that slots are free and no trigger in memory may run."""
@@ -111,21 +101,15 @@ class Lanes(SimplePart):
             self._stalled.set()
 
     def _make_room(self, lane: _Lane, held_back: Sequence[Held]) -> bool:
-        """Leave triggers of a full lane in their rows; return whether to try again. The first try
-        only begins to measure how fast limits let triggers run."""
-        core, now = lane.core, self._clock.monotonic()
-        before, lane.measured_at = lane.measured_at, now
-        if before is None or now <= before:
-            return True
+        """Leave triggers of a full lane in their rows; return whether memory has room now."""
+        core = lane.core
         columns = [held for held in held_back if not isinstance(held.column, OrderingKey)]
         if not core.is_fair:  # it reads names apart, and a name in one column keeps its order
             stops_all_keys = self._context.ledger.stops_all_keys
             columns = [held for held in columns if stops_all_keys(held.triggers[0])]
-        most = core.full // KEPT_SHARE // max(1, len(columns))
-        room_before = core.held
-        for column, triggers, taken in columns:
-            soon = round(taken * SOON / (now - before))
-            kept = max(1, most, min(soon, core.full // 2 // len(columns)))
+        kept = max(1, core.full // KEPT_SHARE // max(1, len(columns)))
+        held_before = core.held
+        for column, triggers, _ in columns:
             plain = [trigger for trigger in triggers if trigger.ordering_key is None]
             if plain:
                 left, feeds = core.set_apart(column, plain, kept)
@@ -135,7 +119,7 @@ class Lanes(SimplePart):
             if isinstance(column, OrderingKey):
                 self._ordering.leave_to_store(column)
         self._ask(lane)
-        return core.held < room_before
+        return core.held < held_before
 
     def _leave(self, lane: _Lane, triggers: Sequence[Trigger], feeds: Mapping[Feed, int]) -> None:
         """Leave triggers in their rows, from which they are read again."""

@@ -18,11 +18,11 @@ from fairlead.core.fair.unread_rows import Counts, UnreadRows
 from fairlead.model import Feed, Trigger, tenant_of
 
 
-class _Apart:
-    """Triggers of a column whose rows are read apart."""
+class _Apart(UnreadRows):
+    """Unread rows of a column that are read apart."""
 
-    def __init__(self, unread: UnreadRows, name: str, most: int) -> None:
-        self.unread = unread
+    def __init__(self, flows: FairLane, held: Counts, name: str, most: int) -> None:
+        super().__init__(flows, held)
         self.name = name
         """Name of the tasks."""
         self.most = most
@@ -33,7 +33,7 @@ class _Apart:
     @property
     def is_asking(self) -> bool:
         """Whether to read more."""
-        return self.held <= self.most // 2 and len(self.unread) > 0
+        return self.held <= self.most // 2 and len(self) > 0
 
 
 class KeyedLane:
@@ -60,8 +60,6 @@ class KeyedLane:
         self._new: dict[str, None] = {}
         """Keys with new rows that go ahead of those that wait."""
         self._apart: dict[Hashable, _Apart] = {}
-        self._apart_held = 0
-        """Triggers in memory of these columns."""
         self._may_ask = False
         """Whether one of them may ask for rows."""
         self._feeds: dict[Feed, Hashable] = {}
@@ -72,12 +70,12 @@ class KeyedLane:
     @property
     def has_unread(self) -> bool:
         """Whether rows are to be asked for."""
-        return bool(self._new) or any(len(unread) for unread in self._all_unread())
+        return bool(self._new or len(self._unread) or any(map(len, self._apart.values())))
 
     @property
     def size(self) -> int:
         """Number of all triggers in memory."""
-        return self.held + self._apart_held
+        return self.held + sum(apart.held for apart in self._apart.values())
 
     # triggers come and go -------------------------------------------------------------------------
 
@@ -119,13 +117,12 @@ class KeyedLane:
             for trigger in triggers:
                 if (apart := self._apart.get(self._column(trigger))) is not None:
                     apart.held += sign
-                    self._apart_held += sign
                     self.held -= sign
                     if sign > 0:
-                        apart.unread.came(self.key(trigger), 1)
+                        apart.came(self.key(trigger), 1)
                         continue
                     self._may_ask = True
-                    if not apart.held and len(apart.unread):  # they start quickly
+                    if not apart.held and len(apart):  # they start quickly
                         most = max(apart.most, self.full // len(self._apart))
                         apart.most = min(2 * apart.most, most)
         keys = {"": len(triggers)}
@@ -149,9 +146,8 @@ class KeyedLane:
         stay. Return the others, which leave memory, and their positions as `keep` does."""
         name = triggers[0].name
         if column not in self._apart:
-            self._apart[column] = self._new_apart(name, max(1, most))
-            self._apart[column].held = len(triggers)
-            self._apart_held += len(triggers)
+            apart = self._apart[column] = self._new_apart(name, max(1, most))
+            apart.held = len(triggers)
             self.held -= len(triggers)
         left: dict[Feed, int] = {}
         for trigger in triggers[most:]:
@@ -162,18 +158,15 @@ class KeyedLane:
         return triggers[most:], left
 
     def _new_apart(self, name: str, most: int) -> _Apart:
-        return _Apart(UnreadRows(self._flows, self._held), name, most)
+        return _Apart(self._flows, self._held, name, most)
 
     def columns_changed(self) -> None:
         """Note that triggers have other columns now: nothing is read apart."""
-        self.held, self._apart_held = self.size, 0
+        self.held = self.size
         self._apart.clear()
         self._feeds.clear()
 
     # unread rows ----------------------------------------------------------------------------------
-
-    def _all_unread(self) -> Iterable[UnreadRows]:
-        return [self._unread, *(apart.unread for apart in self._apart.values())]
 
     def remember(self, announced: Iterable[str], found: Sequence[Feed]) -> None:
         """Remember unread rows: those of keys of which all are new, and others."""
@@ -190,7 +183,7 @@ class KeyedLane:
                 if column not in self._apart:  # it is no longer apart, but its rows are unread
                     column = self._feeds[feed] = feed
                     self._apart.setdefault(feed, self._new_apart(feed.name, self.full))
-                unread, self._may_ask = self._apart[column].unread, True
+                unread, self._may_ask = self._apart[column], True
             unread.add(feed.key, is_spread=is_crowded)
 
     def _goes_ahead(self, key: str) -> bool:
@@ -206,7 +199,7 @@ class KeyedLane:
     def reweigh(self, keys: Iterable[str]) -> None:
         """Let new weights of these keys count in the order of reads."""
         for key in keys:
-            for unread in self._all_unread():
+            for unread in (self._unread, *self._apart.values()):
                 unread.reweigh(key)
 
     # the choice -----------------------------------------------------------------------------------
@@ -272,9 +265,9 @@ class KeyedLane:
             return [*chosen.items()]
         for apart in self._apart.values():
             inside = apart.held if apart.is_asking else apart.most
-            while inside < apart.most and (first := apart.unread.first()) is not None:
-                share = self._flows.tenants.rate(first[1]) / apart.unread.weight
-                key, rows = apart.unread.take(*first, apart.most * share, apart.most - inside)
+            while inside < apart.most and (first := apart.first()) is not None:
+                share = self._flows.tenants.rate(first[1]) / apart.weight
+                key, rows = apart.take(*first, apart.most * share, apart.most - inside)
                 chosen[Feed(key, apart.name)] += rows
                 inside += rows
         return [*chosen.items()]
@@ -284,13 +277,13 @@ class KeyedLane:
         rows are no longer read apart, if the triggers of all take half of memory at most."""
         if self.is_open:
             self._flows.tenants.starts.clear()
-        for unread in self._all_unread():
+        for unread in (self._unread, *self._apart.values()):
             unread.settle()
-        read = {column: one for column, one in self._apart.items() if not len(one.unread)}
+        read = {column: one for column, one in self._apart.items() if not len(one)}
         count = sum(apart.held for apart in read.values())
         if read and self.held + count <= self.capacity // 2:
             self._apart = {column: one for column, one in self._apart.items() if column not in read}
-            self.held, self._apart_held = self.held + count, self._apart_held - count
+            self.held += count
             self._feeds = {feed: of for feed, of in self._feeds.items() if of in self._apart}
 
 

@@ -5,15 +5,14 @@ Ranks are virtual times of start-time fair queueing (Goyal, Vin and Cheng 1996).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
+from operator import itemgetter
 from typing import NamedTuple
 
 from fairlead.core.fair.board import Board
 from fairlead.core.fair.columns import Cell, Column, Order, Strand
-from fairlead.core.fair.entries import Entry
 from fairlead.core.fair.flows import FairLane, Flow
 from fairlead.core.fair.run_times import RunTimes
 from fairlead.core.limits.limits import Full
@@ -72,11 +71,6 @@ class Retries:
             del self._times[limit]
             yield limit
 
-    def clear(self) -> None:
-        """Drop all times."""
-        self._heap.clear()
-        self._times.clear()
-
 
 class TriggerTable:
     """A table of triggers: a column for each priority and kind, ordered by priority and rank.
@@ -101,20 +95,16 @@ class TriggerTable:
         self._retries = Retries()
         self._paused: dict[str, Full] = {}
         """Results of an acquire, by queue that is paused."""
-        self._sizes: defaultdict[int, int] = defaultdict(int)
+        self._size = 0
         self._sequence = 0
 
     def __len__(self) -> int:
-        return sum(self._sizes.values())
+        return self._size
 
     @property
     def has_ready(self) -> bool:
         """Whether a trigger may be ready to be taken, as far as is known before it is tried."""
         return self._board.ready.first is not None
-
-    def sizes(self) -> dict[int, int]:
-        """Return the number of triggers by priority."""
-        return {priority: size for priority, size in sorted(self._sizes.items()) if size}
 
     def weigh(self, queue: str, weights: Mapping[str, float]) -> None:
         """Let a queue be fair. Its tasks have these weights by fairness key instead of their own,
@@ -129,8 +119,7 @@ class TriggerTable:
     def ended(self, trigger: Trigger, cost: int) -> None:
         """Charge a run of `cost` microseconds to its key, if its queue shares run time; 0 for one
         that never began."""
-        if self._board.run_times:
-            self._board.ended(trigger, cost)
+        self._board.ended(trigger, cost)
 
     def reweigh(self, lane: LaneKey, keys: Iterable[str]) -> None:
         """Let the new weights of these keys of a fair lane act on their next starts."""
@@ -150,7 +139,7 @@ class TriggerTable:
         """Add a trigger behind those of its flow at lower levels or positions. What another node
         grants comes behind what it granted before."""
         self._sequence += 1
-        self._sizes[trigger.priority] += 1
+        self._size += 1
         self._board.insert(trigger, self._sequence)
 
     def remove(self, triggers: Collection[Trigger]) -> None:
@@ -158,9 +147,8 @@ class TriggerTable:
         removed = set(map(_identity, triggers))
         for found in {self._board.find(trigger) for trigger in triggers}:
             if found is not None:
-                self._subtract(
-                    self._board.keep(found, lambda trigger: _identity(trigger) not in removed)
-                )
+                gone = self._board.keep(found, lambda trigger: _identity(trigger) not in removed)
+                self._size -= len(gone)
                 self._board.tidy(found.column)
 
     def drop(self, partitions: Collection[PartitionKey]) -> list[Trigger]:
@@ -170,7 +158,7 @@ class TriggerTable:
             {queue for queue, _ in removed},
             lambda trigger: (trigger.queue, trigger.partition) not in removed,
         )
-        self._subtract(dropped)
+        self._size -= len(dropped)
         self._board.drop_lanes(removed)
         return [entry[3] for entry in dropped]
 
@@ -183,8 +171,9 @@ class TriggerTable:
         # A key with a limit has a column of its own, so that it delays no other key.
         moved = self._board.keep_in({queue}, lambda trigger: False)
         freed = self._slot_ledger.set_limits(queue, limits)
-        for _, _, number, trigger, _ in moved:
-            self._board.insert(trigger, number)
+        self._size -= len(moved)
+        for entry in sorted(moved, key=itemgetter(2)):  # in the order in which they came
+            self.push(entry[3])
         self.freed(freed)
 
     def pause(self, queue: str) -> None:
@@ -321,7 +310,7 @@ class TriggerTable:
         """Remove the first trigger of a column or flow, which starts, or whose policy failed."""
         board, column, flow = self._board, cell.column, cell.flow
         _, _, _, trigger, strand = cell.first
-        self._sizes[column.priority] -= 1
+        self._size -= 1
         flow.ran(trigger)
         is_over = cell.pop() is None
         if is_over:
@@ -332,8 +321,6 @@ class TriggerTable:
             if (following := flow.first()) is not None:
                 order = flow.position = following.order(flow)
                 board.ready.replace(order)
-        elif not is_over and flow.first() is not None:
-            board.put(cell)
         elif not is_over:
             order = cell.position = cell.order(cell)
             column.heads.replace(order)
@@ -402,7 +389,10 @@ class TriggerTable:
                 heappush(spare, order)
             elif _is_own(trigger) and is_wanted(trigger):
                 lent.append(trigger)
-                self._lend(cell)
+                if trigger.ordering_key is not None:
+                    key = OrderingKey(trigger.queue, trigger.ordering_key)
+                    self._slot_ledger.reserve(key, trigger.id)
+                self._start(column, cell)
                 if column.heads.first is not None:
                     heappush(spare, (*column.heads.first[:4], column))
         for column in columns:
@@ -412,21 +402,6 @@ class TriggerTable:
                     board.offer(column, column.heads.first)
             board.tidy(column)
         return lent
-
-    def _lend(self, cell: Cell) -> None:
-        """Take the first trigger of a cell, which is the first of its column."""
-        column, (_, _, _, trigger, strand) = cell.column, cell.first
-        column.taken += 1
-        self._sizes[trigger.priority] -= 1
-        cell.flow.ran(trigger)
-        if cell.pop() is None:
-            self._board.drop(cell)
-        else:
-            order = cell.position = cell.order(cell)
-            column.heads.replace(order)
-        if strand is not None:
-            self._slot_ledger.reserve(strand.ordering_key, trigger.id)
-            self._pop_strand(strand)
 
     def _spare(self) -> Iterator[Order]:
         """Yield the columns whose heads this node cannot run now while another node may, in any
@@ -451,11 +426,6 @@ class TriggerTable:
         """Return when a parked column may be tried again although no slot was freed (monotonic
         seconds), or None."""
         return self._retries.next()
-
-    def _subtract(self, entries: Iterable[Entry]) -> None:
-        """Note that entries left the table."""
-        for entry in entries:
-            self._sizes[entry[3].priority] -= 1
 
 
 def _is_own(trigger: Trigger) -> bool:
