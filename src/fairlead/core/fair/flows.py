@@ -12,10 +12,10 @@ put many of these in order (`Group`).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fairlead.core.fair.accounts import Account
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fairlead.core.fair.tenant_cells import KeyCell
 
 MOST_IDLE = 50_000
-"""Keys without triggers in the table whose ranks a lane keeps. If there are more, those that are
-least ahead of the virtual time are dropped, and may gain one stride."""
+"""Keys without triggers in the table whose ranks a lane keeps, in equal parts for its tenants and
+for the keys of each. Others may gain one stride."""
 
 _FEWEST = 1000
 """Number of flows and members below which idle ones are not dropped."""
@@ -166,24 +166,15 @@ class FairLane:
         return self.flows.get(key) or self.flows.get(tenant_of(key))
 
     def _tidy(self) -> None:
-        """Drop idle flows and members whose rank the virtual time has passed: they start at the
-        virtual time again. Of the others keep those furthest ahead."""
-        idle: list[_Idle] = []
-        for key, flow in self.flows.items():
-            if isinstance(flow, TenantFlow):
-                idle += flow.idle()
-            if flow.is_idle:
-                idle.append((flow.rank - self.time.now, self.flows, key))
-        dropped = [each for each in idle if each[0] <= 0]
-        if len(idle) - len(dropped) > MOST_IDLE:
-            idle.sort(key=itemgetter(0), reverse=True)
-            dropped = idle[MOST_IDLE // 2 :]
-        for _, where, key in dropped:
-            del where[key]
-        self.size = sum(
-            1 + len(flow.members) if isinstance(flow, TenantFlow) else 1
-            for flow in self.flows.values()
-        )
+        """Drop idle flows and members, but keep those furthest ahead of the virtual time."""
+        tenants = [flow for flow in self.flows.values() if isinstance(flow, TenantFlow)]
+        most = MOST_IDLE // (1 + len(tenants))
+        _drop_idle(self.flows, self.time.now, most)
+        self.size = len(self.flows)
+        for flow in tenants:
+            if flow.key in self.flows:
+                _drop_idle(flow.members, flow.time.now, most)
+                self.size += len(flow.members)
         self._most = max(_FEWEST, 2 * self.size)
 
 
@@ -364,14 +355,6 @@ class TenantFlow(Flow):
         cell.leave()
         super().remove(cell)
 
-    def idle(self) -> list[_Idle]:
-        """Return the members without triggers in cells."""
-        return [
-            (member.rank - self.time.now, self.members, key)
-            for key, member in self.members.items()
-            if member.is_idle
-        ]
-
 
 class Member(Account):
     """A key of a tenant, with its account inside the tenant."""
@@ -395,10 +378,6 @@ class Member(Account):
             row.cell.move(row)
 
 
-_Idle = tuple[int, dict[str, Flow] | dict[str, Member], str]
-"""(rank above the virtual time, where it is, its key): an idle flow or member."""
-
-
 _ARRIVAL = {"": 1.0}
 """Weights of a lane in the order of arrival."""
 
@@ -407,6 +386,15 @@ _NO_HEADS: list[CellLevel] = []
 
 _NO_CELLS: dict[Cell, None] = {}
 """`waiting` of every flow without such cells."""
+
+
+def _drop_idle(accounts: dict[str, Flow] | dict[str, Member], now: int, most: int) -> None:
+    """Drop idle accounts that the virtual time has passed: they start at the virtual time again. Of
+    the others keep the `most` that are furthest ahead."""
+    idle = sorted((each.rank, key) for key, each in accounts.items() if each.is_idle)
+    passed = bisect_left(idle, (now + 1,))
+    for _, key in idle[: max(passed, len(idle) - most)]:
+        del accounts[key]
 
 
 def _by_tag(

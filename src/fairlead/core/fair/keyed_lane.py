@@ -64,8 +64,6 @@ class KeyedLane:
         """Whether one of them may ask for rows."""
         self._feeds: dict[Feed, Hashable] = {}
         """Column of each feed of one name."""
-        self._reach = 0
-        """Highest tag of a row that was asked for."""
 
     @property
     def has_unread(self) -> bool:
@@ -216,7 +214,7 @@ class KeyedLane:
 
     @property
     def is_asking(self) -> bool:
-        """Whether to ask for rows, because memory is half empty, or has room for some that are soon
+        """Whether to ask for rows, because memory is half empty, or has room for some that are
         due."""
         if self._may_ask and self.held < self.most:
             self._may_ask = any(apart.is_asking for apart in self._apart.values())
@@ -232,8 +230,7 @@ class KeyedLane:
 
     def _most(self, tag: int, is_low: bool) -> int:
         """Return up to how many triggers memory takes for an older row with this tag."""
-        now = self._flows.time.now
-        if tag <= max(now, (now + self._reach) // 2):
+        if tag <= self._flows.time.now:
             return self.capacity
         return self.full if is_low else 0
 
@@ -258,7 +255,6 @@ class KeyedLane:
                 break
             number = self.full * self._flows.tenants.rate(tenant) / total
             key, rows = self._unread.take(tag, tenant, number, self.most - held)
-            self._reach = max(self._reach, self._unread.tag(tenant))
             chosen[Feed(key)] += rows
             held += rows
         if not self._may_ask or held >= self.most:

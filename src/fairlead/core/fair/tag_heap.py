@@ -44,10 +44,6 @@ class TagHeap:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def tag(self, name: str) -> int:
-        """Return the tag of the next row of a name after those that are on their way."""
-        return self._group().tag(name, self._held.get(name, 0) + self._asked.get(name, 0))
-
     def add(self, name: str, *, is_spread: bool = False) -> None:
         """Add a name, or move it forward. `is_spread`: there are many, whose first tags are spread
         over one stride. At one tag, one of a great weight would wait for a row of each other."""
@@ -82,14 +78,16 @@ class TagHeap:
             self._weights[name] = weight
 
     def first(self) -> tuple[int, str] | None:
-        """Return the lowest tag and its name; None if there is no name."""
-        entries, places, now = self._entries, self._places, self._group().time.now
+        """Return the lowest tag and its name; None if there is no name. Rows that are on their way
+        count as if they had come."""
+        entries, places, group = self._entries, self._places, self._group()
+        now = group.time.now
         while entries:
             place, name = entries[0]
             if places.get(name) != place:
                 heappop(entries)
                 continue
-            tag = self.tag(name)
+            tag = group.tag(name, self._held.get(name, 0) + self._asked.get(name, 0))
             if tag <= max(place, now):
                 return max(place, now), name
             places[name] = tag

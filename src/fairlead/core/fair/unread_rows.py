@@ -43,10 +43,6 @@ class UnreadRows:
         """Sum of the weights of the tenants here, and of those whose rows are on their way."""
         return self._tenants.total
 
-    def tag(self, tenant: str) -> int:
-        """Return the tag of a tenant's next row after those that are on their way."""
-        return self._tenants.tag(tenant)
-
     def add(self, key: str, *, is_spread: bool) -> None:
         """Add a key with unread rows, as `TagHeap.add` does; inside a tenant, always spread."""
         if (inside := self._keys_of(key)) is not None:
