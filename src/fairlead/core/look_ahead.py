@@ -103,10 +103,7 @@ class Budget(Generic[K]):
     def want(self, lane: K, count: int, most: int, now: float) -> Share:
         """Let a lane hold `count` triggers if the free bytes suffice. `most`: triggers that it may
         hold whatever the budget is."""
-        share = self.shares.get(lane)
-        if share is None:
-            share = self.shares[lane] = Share(most, now)
-        self._limit(share, most)
+        share = self._share(lane, most, now)
         self._grow(share, min(count, most))
         self.is_short |= share.capacity < min(count, most)
         return share
@@ -114,10 +111,7 @@ class Budget(Generic[K]):
     def refill(self, lane: K, most: int, now: float) -> Share:
         """Let a lane hold more triggers before it reads: what it needs, and more than that while
         much of the budget is free."""
-        share = self.shares.get(lane)
-        if share is None:
-            share = self.shares[lane] = Share(most, now)
-        self._limit(share, most)
+        share = self._share(lane, most, now)
         share.sample(now)
         need = share.need
         if self.size - self._granted > self.size // (RESERVE_SHARE // 2):
@@ -137,11 +131,16 @@ class Budget(Generic[K]):
         if triggers and (share := self.shares.get(lane)) is not None:
             share.size += (mean_size(triggers) - share.size) / 2
 
-    def _limit(self, share: Share, most: int) -> None:
+    def _share(self, lane: K, most: int, now: float) -> Share:
+        """Return the share of a lane, made if needed, without bytes that it may not use."""
+        share = self.shares.get(lane)
+        if share is None:
+            share = self.shares[lane] = Share(most, now)
         share.most = most
         if (excess := share.granted - math.ceil(most * share.size) - 1) > 0:
             share.granted -= excess
             self._granted -= excess
+        return share
 
     def _grow(self, share: Share, count: int) -> None:
         # One byte more, so that rounding never costs a trigger.

@@ -18,13 +18,11 @@ from fairlead.core.limits.slot_ledger import OrderingKey, SlotLedger
 from fairlead.model import PartitionKey, Trigger, TriggerPath, tenant_of
 
 LaneName = tuple[str, int, int]
-"""(queue, partition, priority), with one of these instead of a partition:"""
+"""(queue, partition or ARRIVAL, priority)."""
 
-GRANTED = -1
-"""Stands for what other nodes grant."""
-
-ALL = -2
-"""Stands for all partitions of a fifo queue."""
+ARRIVAL = -1
+"""Stands for what runs in the order of arrival: triggers that other nodes grant, and those of all
+partitions of a fifo queue."""
 
 
 class Board:
@@ -79,7 +77,7 @@ class Board:
     ) -> Entry:
         """Add a trigger to its cell; return its entry."""
         name = _lane_of(trigger)
-        if name[1] == GRANTED:
+        if name[1] == ARRIVAL:
             pass_, id = 0, 0  # in the order of the node that granted it
         else:
             pass_, id = (0, trigger.seq) if trigger.level is None else trigger.level
@@ -133,12 +131,12 @@ class Board:
         lane = self.lanes.get(name)
         if lane is None:
             queue, partition, priority = name
-            weights, run_times = self.weights.get(queue), self.run_times.get(queue)
-            if weights is None and partition >= 0:
-                lane = self.lanes[name] = self.lane((queue, ALL, priority))
+            is_fair = partition != ARRIVAL and queue in self.weights
+            if partition != ARRIVAL and not is_fair:
+                lane = self.lanes[name] = self.lane((queue, ARRIVAL, priority))
                 return lane
-            if partition == GRANTED:
-                weights = run_times = None
+            weights = self.weights[queue] if is_fair else None
+            run_times = self.run_times.get(queue) if is_fair else None
             about = (priority, self.times[priority], weights, self.runs, run_times)
             lane = self.lanes[name] = FairLane(*about)
         return lane
@@ -377,4 +375,4 @@ class Board:
 
 def _lane_of(trigger: Trigger) -> LaneName:
     is_granted = trigger.path == TriggerPath.GRANT
-    return trigger.queue, GRANTED if is_granted else trigger.partition, trigger.priority
+    return trigger.queue, ARRIVAL if is_granted else trigger.partition, trigger.priority

@@ -77,8 +77,8 @@ class TriggerTable:
 
     Ranks are virtual time, as in start-time fair queueing. Each key of a fair lane is a flow with
     one rank: of its triggers that may run, the first by level or position is next, whatever column
-    it is in. The lanes of a fifo queue at one priority are one flow, and so is what other nodes
-    grant of a queue.
+    it is in. What other nodes grant of a queue is one flow at one priority, with all lanes of a
+    fifo queue.
 
     A column whose first trigger cannot acquire its slots is parked on the limit that stopped it,
     and costs nothing until that limit frees a slot. A freed slot releases one column, the first in

@@ -250,7 +250,8 @@ class ShardPermits:
         self.running = 0
         """Permits in use, in all pools."""
         self._pools: dict[str, Pool] = {}
-        self._until = float("-inf")
+        self.until = float("-inf")
+        """Time up to which permits may be used; runs on them must have ended by then."""
         self._heartbeats: dict[str, tuple[int, float]] = {}
         """Heartbeat of each other node, and when this node first saw it (monotonic seconds)."""
         self._ended: dict[str, float] = {}
@@ -267,18 +268,13 @@ class ShardPermits:
         part = ShardPermits(self._node, self._ttl, self._linger, self._busy, self._ends_at_once)
         part._pools = {name: self._pools[name] for name in pools}
         part.running = sum(pool.running for pool in part._pools.values())
-        part._until, part._beat, part.renew_at = self._until, self._beat, self.renew_at
+        part.until, part._beat, part.renew_at = self.until, self._beat, self.renew_at
         return part
-
-    @property
-    def until(self) -> float:
-        """Time up to which permits may be used; runs on them must have ended by then."""
-        return self._until
 
     @property
     def usable_until(self) -> float:
         """Time up to which permits may be acquired; between this and `until`, runs can end."""
-        return self._until - (1 - STOP_AT) * self._ttl
+        return self.until - (1 - STOP_AT) * self._ttl
 
     # acquire and release --------------------------------------------------------------------------
 
@@ -332,14 +328,11 @@ class ShardPermits:
         begin at once."""
         return self._pools[name].must_return
 
-    @property
-    def needs_round(self) -> bool:
-        """Whether any pool owes permits, or a trigger waits for a permit here."""
-        return any(pool.is_asking or pool.must_return for pool in self._pools.values())
-
     def is_due(self, now: float) -> bool:
-        """Return whether the ledger has to be read."""
-        return self.needs_round or (now >= self.read_at and self.holds)
+        """Return whether the ledger has to be read, above all because a pool owes permits, or a
+        trigger waits for a permit here."""
+        is_urgent = any(pool.is_asking or pool.must_return for pool in self._pools.values())
+        return is_urgent or (now >= self.read_at and self.holds)
 
     @property
     def pools(self) -> list[str]:
@@ -445,7 +438,7 @@ class ShardPermits:
                 name: pool for name, pool in self._pools.items() if pool.running or pool.is_asking
             }
             return []
-        self._until = proposal.began + self._ttl
+        self.until = proposal.began + self._ttl
         with_room = []
         for name, pool in list(self._pools.items()):
             share = mine.shares.get(name)
@@ -485,8 +478,8 @@ class ShardPermits:
 
     def renewed(self, began: float) -> None:
         """Record that a renewal is in the ledger. `began`: time before the ledger was read."""
-        if self._until > float("-inf"):
-            self._until = max(self._until, began + self._ttl)
+        if self.until > float("-inf"):
+            self.until = max(self.until, began + self._ttl)
 
     def leave(self, ledger: PermitLedger, now: float) -> PermitLedger:
         """Return the ledger without this node; from now on, the node acquires no permits. Permits
@@ -554,7 +547,7 @@ class ShardPermits:
         return kept, {name: ends for name, ends in inherited.items() if ends}
 
     def _lose_permits(self) -> None:
-        self._until = float("-inf")
+        self.until = float("-inf")
         for pool in self._pools.values():
             pool.usable = pool.recorded = 0
 
