@@ -19,7 +19,7 @@ from fairlead.core.limits.slot_ledger import OrderingKey
 from fairlead.engine.context import NodeContext
 from fairlead.engine.lifecycle import SimplePart
 from fairlead.engine.ordering import Ordering
-from fairlead.engine.sharing import Sharing, by_lane, most_of_fifo_lane, most_of_lane
+from fairlead.engine.sharing import Sharing, by_lane, most_of_lane
 from fairlead.model import Feed, LaneKey, PartitionKey, Trigger
 from fairlead.ports.trigger_channel import KeyNews
 
@@ -149,7 +149,7 @@ class Lanes(SimplePart):
         counts = Counter(key.queue for key in mine)
         fair, look_ahead = self._context.kinds.fair, self._context.settings.look_ahead
         self._most = {
-            queue: (most_of_lane if queue in fair else most_of_fifo_lane)(look_ahead, count)
+            queue: most_of_lane(look_ahead, count, is_fair=queue in fair)
             for queue, count in counts.items()
         }
 

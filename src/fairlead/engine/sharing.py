@@ -16,16 +16,11 @@ LEAST = 500
 """Triggers in memory that each partition may have at least, if the budget of the node allows."""
 
 
-def most_of_fifo_lane(look_ahead: int, partitions: int) -> int:
-    """Return how many triggers a lane of a fifo queue may have in memory, by the number of
-    partitions of the queue on this node."""
-    return max(look_ahead // partitions, min(LEAST, look_ahead))
-
-
-def most_of_lane(look_ahead: int, partitions: int) -> int:
-    """Return how many triggers a lane of a fair queue may have in memory, by the number of
-    partitions of the queue on this node."""
-    return max(LOOK_AHEADS * look_ahead // partitions, min(LEAST, look_ahead))
+def most_of_lane(look_ahead: int, partitions: int, is_fair: bool = True) -> int:
+    """Return how many triggers a lane may have in memory, by the number of partitions of its queue
+    on this node."""
+    most = LOOK_AHEADS * look_ahead if is_fair else look_ahead
+    return max(most // partitions, min(LEAST, look_ahead))
 
 
 class Sharing:

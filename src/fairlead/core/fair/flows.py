@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from fairlead.core.fair.tenant_cells import KeyCell
 
 MOST_IDLE = 50_000
-"""Keys without triggers in the table whose ranks a lane keeps, in equal parts for its tenants and
-for the keys of each. Others may gain one stride."""
+"""Keys without triggers in the table whose ranks a lane keeps. If there are more, those that are
+least ahead of the virtual time are dropped, and may gain one stride."""
 
 _FEWEST = 1000
 """Number of flows and members below which idle ones are not dropped."""
@@ -166,15 +166,22 @@ class FairLane:
         return self.flows.get(key) or self.flows.get(tenant_of(key))
 
     def _tidy(self) -> None:
-        """Drop idle flows and members, but keep those furthest ahead of the virtual time."""
-        tenants = [flow for flow in self.flows.values() if isinstance(flow, TenantFlow)]
-        most = MOST_IDLE // (1 + len(tenants))
-        _drop_idle(self.flows, self.time.now, most)
-        self.size = len(self.flows)
-        for flow in tenants:
-            if flow.key in self.flows:
-                _drop_idle(flow.members, flow.time.now, most)
-                self.size += len(flow.members)
+        """Drop idle flows and members whose rank the virtual time has passed: they start at the
+        virtual time again. Of the others keep those furthest ahead."""
+        groups: list[tuple[dict[str, Flow] | dict[str, Member], Scope]] = [(self.flows, self.time)]
+        for flow in self.flows.values():
+            if isinstance(flow, TenantFlow):
+                groups.append((flow.members, flow.time))
+        idle = sorted(
+            (each.rank - time.now, number, key)
+            for number, (accounts, time) in enumerate(groups)
+            for key, each in accounts.items()
+            if each.is_idle
+        )
+        passed = bisect_left(idle, (1,))
+        for _, number, key in idle[: max(passed, len(idle) - MOST_IDLE)]:
+            del groups[number][0][key]
+        self.size = sum(len(accounts) for accounts, _ in groups)
         self._most = max(_FEWEST, 2 * self.size)
 
 
@@ -386,15 +393,6 @@ _NO_HEADS: list[CellLevel] = []
 
 _NO_CELLS: dict[Cell, None] = {}
 """`waiting` of every flow without such cells."""
-
-
-def _drop_idle(accounts: dict[str, Flow] | dict[str, Member], now: int, most: int) -> None:
-    """Drop idle accounts that the virtual time has passed: they start at the virtual time again. Of
-    the others keep the `most` that are furthest ahead."""
-    idle = sorted((each.rank, key) for key, each in accounts.items() if each.is_idle)
-    passed = bisect_left(idle, (now + 1,))
-    for _, key in idle[: max(passed, len(idle) - most)]:
-        del accounts[key]
 
 
 def _by_tag(
