@@ -13,7 +13,6 @@ put many of these in order (`Group`).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
@@ -401,8 +400,11 @@ def _by_tag(
     group_of: Callable[[str], Group],
 ) -> list[Trigger]:
     """Sort triggers by the start tags that they have in the groups of their names."""
-    tags, counts = list[tuple[int, int]](), Counter[str]()
-    for number, name in enumerate(map(name_of, triggers)):
-        tags.append((group_of(name).tag(name, counts[name]), number))
-        counts[name] += 1
-    return [triggers[number] for _, number in sorted(tags)]
+    names = [*map(name_of, triggers)]
+    tags = {name: group_of(name).tag(name, 0) for name in dict.fromkeys(names)}
+    steps = {name: group_of(name).tag(name, 1) - tag for name, tag in tags.items()}
+    found: list[tuple[int, int]] = []
+    for number, name in enumerate(names):
+        found.append((tags[name], number))
+        tags[name] += steps[name]
+    return [triggers[number] for _, number in sorted(found)]
