@@ -143,7 +143,7 @@ class TaskMarks(LowWaterMarks[LaneKey]):
 
     def add(self, snapshot: Snapshot) -> None:
         if snapshot.server != self.settled.server:
-            self._keys.clear()
+            self._keys = OrderedDict()  # a new one: another thread may add to the earlier one
         super().add(snapshot)
 
     def of_key(self, queue: str, ordering_key: str | None) -> KeyMark:
@@ -153,12 +153,13 @@ class TaskMarks(LowWaterMarks[LaneKey]):
     def raise_key(self, key: tuple[str, str], order_at: int, id: str, settled: Settled) -> None:
         """Raise the mark of (queue, ordering key), whose first task was found by a statement that
         began when `settled` was."""
+        keys = self._keys
         if settled.server != self.settled.server:
             return
-        self._keys[key] = KeyMark(order_at, id, settled.position)
-        self._keys.move_to_end(key)
-        if len(self._keys) > _MOST_KEYS:
-            self._keys.popitem(last=False)
+        keys[key] = KeyMark(order_at, id, settled.position)
+        keys.move_to_end(key)
+        if len(keys) > _MOST_KEYS:
+            keys.popitem(last=False)
 
     def raise_due(self, due_at: int | None, settled: Settled) -> None:
         """Move the mark to the earliest due time, None without one, which was found by a statement
