@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -277,6 +279,33 @@ async def test_a_transaction_whose_commit_a_constraint_refuses_leaves_nothing_be
     raw.close()
     await own.close()
     app.close()
+
+
+async def test_a_transaction_may_be_the_first_use_of_a_new_file(sqlite_url: str) -> None:
+    app = App(sqlite_url)
+    own = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))
+    with app.transaction(own):
+        own.execute("CREATE TABLE orders (id integer)")
+        idle(app, "pay").options(connection=own).submit()
+    assert app.management.count().number == 1
+    own.close()
+    app.close()
+
+
+async def test_a_session_of_sqlalchemy_needs_no_greenlet(sqlite_url: str) -> None:
+    # SQLAlchemy installs it with its extra `asyncio` only.
+    script = """if True:
+        import sys
+        sys.modules["greenlet"] = None
+        from sqlalchemy import create_engine
+        from sqlalchemy.orm import Session
+        from fairlead import App
+        app = App(sys.argv[1])
+        app.migrate()
+        with Session(create_engine(app.url)) as session, session.begin():
+            app.task(name="pay")(lambda: None).options(connection=session).submit()
+        assert app.management.count().number == 1"""
+    subprocess.run([sys.executable, "-c", script, sqlite_url], check=True)
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["psycopg", "asyncpg"])

@@ -7,8 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, event
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm import Session
 
 _waiting: WeakKeyDictionary[Any, list[Callable[[], None]]] = WeakKeyDictionary()
 """Calls to make after the commit, by session or connection. Each has its listeners once, because
@@ -18,14 +17,11 @@ SQLAlchemy keeps a listener until its target is gone."""
 def after_commit(source: Any, call: Callable[[], None]) -> None:
     """Call back once after the commit of the transaction of `source`, and never after its
     rollback. The release of a savepoint is no commit."""
-    if isinstance(source, async_scoped_session):
+    if callable(source):  # a scoped session
         source = source()
-    if isinstance(source, AsyncSession):
-        source = source.sync_session
-    elif isinstance(source, AsyncConnection):
-        source = source.sync_connection
-    elif isinstance(source, scoped_session):
-        source = source()
+    # Not by their classes: without greenlet, `sqlalchemy.ext.asyncio` cannot be imported.
+    for synchronous in ("sync_session", "sync_connection"):
+        source = getattr(source, synchronous, source)
     calls = _waiting.get(source)
     if calls is None:
         calls = _waiting[source] = []

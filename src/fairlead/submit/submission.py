@@ -63,8 +63,10 @@ class Submitter:
         return bool(handles)
 
     def transaction(self, connection: Any) -> Transaction:
-        """Return a transaction on this connection, which announces the tasks submitted in it."""
+        """Return a transaction on this connection, which announces the tasks submitted in it. Make
+        the tables of a new SQLite file first."""
         context = self._context
+        _ = context.connector.cluster  # nobody else can create tables while a transaction is open
         return Transaction(connection, context.waiting, context.connector.announce)
 
     async def _submit(
