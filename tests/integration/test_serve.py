@@ -98,7 +98,7 @@ async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
         ("missing", 'database "missing" does not exist'),
         ("nobody:wrong@", 'role "nobody" does not exist|authentication failed'),
         ("nobody@", "no password supplied"),
-        ("sqlite:////missing/shop.db", "cannot open /missing/shop.db"),
+        ("sqlite:////missing/shop.db", "cannot open /missing/shop.db: there is no folder /missing"),
     ],
 )
 def test_a_worker_with_a_wrong_url_waits_for_nothing(

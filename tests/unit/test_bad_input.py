@@ -35,7 +35,7 @@ def pay(app: App):
         ({"partner": "a", "amount": "3"}, "Expected `int`, got `str`"),
         ({"partner": "a", "amount": 1.5}, "Expected `int`"),
         ({}, "missing required field `partner`"),
-        ({"partner": "a", "colour": "red"}, "unknown field `colour`"),
+        ({"partner": "a", "colour": "red"}, "`colour`; arguments: partner, amount, at"),
         ({"partner": "\ud800"}, "surrogates"),
         ({"partner": object()}, "Expected `str`"),
         ({"partner": "x" * (1 << 20)}, "more than 1,048,576"),

@@ -94,7 +94,8 @@ class Arguments:
             if self._has_objects:  # msgspec has not checked their fields
                 self._read(encoded)
         except Exception as error:  # encoding runs the user's code
-            raise InvalidTask(f"task {self.task_name!r}: {error}") from error
+            names = ", ".join(self.names)
+            raise InvalidTask(f"task {self.task_name!r}: {error}; arguments: {names}") from error
         return encoded
 
     def decode(self, encoded: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:

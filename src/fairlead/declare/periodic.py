@@ -35,7 +35,9 @@ class CronTimes:
         try:
             self._zone = ZoneInfo(timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ConfigurationError(f"timezone {timezone!r} is unknown") from error
+            raise ConfigurationError(
+                f"timezone {timezone!r} is unknown; use a name such as 'Europe/Athens'"
+            ) from error
         needed = "five fields are needed, as in '*/5 * * * *'"
         # cronsim also takes a sixth field of seconds, for which no slot is kept.
         fields = cron.split()

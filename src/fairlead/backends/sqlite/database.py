@@ -146,7 +146,9 @@ class SqliteDatabase:
         except sqlite3.Error as error:
             passes = getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
             kind = StoreUnavailable if passes else StoreRefused
-            raise kind(f"cannot open {self.path}: {error}") from error
+            folder = self.path.parent
+            why = error if folder.is_dir() else f"there is no folder {folder}"
+            raise kind(f"cannot open {self.path}: {why}") from error
         return connection
 
     def _take(self) -> sqlite3.Connection:
