@@ -454,7 +454,7 @@ def stored(app: App) -> int:
 
 async def test_a_weight_set_at_run_time_replaces_the_weights_of_tasks(app: App) -> None:
     ran, push = recorder(app)
-    with pytest.raises(UnknownQueue):
+    with pytest.raises(UnknownQueue, match="start a worker"):
         app.management.set_weight("q", "b", 5.0)
     push("z")
     await drain(app)
@@ -467,7 +467,7 @@ async def test_a_weight_set_at_run_time_replaces_the_weights_of_tasks(app: App) 
     await drain(app, concurrency=1)
     assert "".join(ran[1:]) == "a" + "bbbbba" * 4 + "a" * 15
     app.management.set_weight("q", "b", None)
-    with pytest.raises(UnknownQueue):
+    with pytest.raises(UnknownQueue, match="start a worker"):
         app.management.set_weight("q", "b", None)
 
 

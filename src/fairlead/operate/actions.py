@@ -15,7 +15,6 @@ from fairlead.errors import (
     NotAllowed,
     StoreUnavailable,
     UnknownAction,
-    UnknownQueue,
     WriteRefused,
 )
 from fairlead.model import TaskRecord
@@ -29,7 +28,7 @@ from fairlead.operate.changes import (
     change_of,
     from_text,
 )
-from fairlead.operate.context import OperateContext
+from fairlead.operate.context import OperateContext, unknown_queue
 from fairlead.operate.filters import scope_of
 from fairlead.operate.store.actions import (
     OPEN_STATES,
@@ -158,7 +157,7 @@ class ActionManagement:
         if isinstance(change, KeyChange):
             draft = batches.key_draft_of(change, now)
             if change.queue not in self._database.read_now(self._store.queue_settings()):
-                raise UnknownQueue(f"no queue named {change.queue!r} is known to any node")
+                raise unknown_queue(change.queue)
         else:
             draft = batches.draft_of(change, where, limit, tenants, now)
         return self._database.run(self._added(draft, _performer() if is_here else None))

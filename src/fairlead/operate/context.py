@@ -11,6 +11,7 @@ from fairlead.connector import Connector
 from fairlead.declare.handler import Handler
 from fairlead.declare.periodic import Periodic
 from fairlead.declare.queue import OrderedQueue, Queue
+from fairlead.errors import UnknownQueue
 from fairlead.ports.backlog_store import BacklogStore
 from fairlead.ports.cluster import Cluster
 from fairlead.ports.coordinator import Coordinator
@@ -76,3 +77,10 @@ class OperateContext:
     def backlog(self) -> BacklogStore | None:
         """Return the store of levels; None without `backlog=`."""
         return self.connector.connections.backlog
+
+
+def unknown_queue(queue: str, otherwise: str = "") -> UnknownQueue:
+    """Return the error for a queue that no node has served."""
+    return UnknownQueue(
+        f"no queue named {queue!r} is known to any node{otherwise}; start a worker that declares it"
+    )

@@ -9,10 +9,10 @@ import msgspec
 
 from fairlead.core import values
 from fairlead.engine.leases import owners_of
-from fairlead.errors import InvalidTask, UnknownQueue
+from fairlead.errors import InvalidTask
 from fairlead.model import LaneKey, Level, PartitionKey
 from fairlead.model.task_facts import KeySetting
-from fairlead.operate.context import OperateContext
+from fairlead.operate.context import OperateContext, unknown_queue
 from fairlead.operate.facts import Facts, facts_of
 from fairlead.operate.limits import LimitView, limits_of_queue
 from fairlead.operate.summary import Attention, QueueNumbers, summary
@@ -99,7 +99,7 @@ async def queue_view(
     facts = facts_of(context, facts)
     found = summary(context, queue=queue, tenants=tenants, facts=facts)
     if not found.queues:
-        raise UnknownQueue(f"no queue named {queue!r} is known to any node")
+        raise unknown_queue(queue)
     page = tenants_of(context, TenantSearch(queue=queue), tenants=tenants, facts=facts)
     numbers, attention = found.queues[0], found.attention
     if tenants is not None:

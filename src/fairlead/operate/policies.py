@@ -3,10 +3,10 @@ on."""
 
 from __future__ import annotations
 
-from fairlead.errors import ConfigurationError, NotAllowed, UnknownPolicy, UnknownQueue
+from fairlead.errors import ConfigurationError, NotAllowed, UnknownPolicy
 from fairlead.operate.audit import Recorder
 from fairlead.operate.changes import A_PERSON
-from fairlead.operate.context import OperateContext
+from fairlead.operate.context import OperateContext, unknown_queue
 from fairlead.operate.store.audit import AuditDraft
 from fairlead.operate.store.policies import (
     EVERY_QUEUE,
@@ -143,7 +143,7 @@ class PolicyManagement:
         if queue != EVERY_QUEUE and queue not in self._database.read_now(
             self._tasks.queue_settings()
         ):
-            raise UnknownQueue(f"no queue named {queue!r} is known to any node")
+            raise unknown_queue(queue)
         entry = self._recorder.entry(
             author, "switch_tuning", queue=queue or None, details=f"{mode}: {why}"
         )

@@ -16,7 +16,6 @@ from fairlead.errors import (
     NotAllowed,
     NotSupported,
     StaleVersion,
-    UnknownQueue,
     UnknownTask,
 )
 from fairlead.model import (
@@ -48,7 +47,7 @@ from fairlead.operate.changes import (
     check_change,
     check_state,
 )
-from fairlead.operate.context import OperateContext
+from fairlead.operate.context import OperateContext, unknown_queue
 from fairlead.operate.filters import (
     Counted,
     TaskFilters,
@@ -489,10 +488,7 @@ class Management:
         if not self._database.run(
             self._recorder.noted(steps, lambda done: [entry] if done else [])
         ):
-            raise UnknownQueue(
-                f"no queue named {queue!r} is known to any node"
-                + ("" if new is not None else f", or it has no such {what}")
-            )
+            raise unknown_queue(queue, "" if new is not None else f", or it has no such {what}")
         self._announce_control()
 
     def _change(self, change: Change, tasks: Sequence[TaskRecord]) -> set[str]:
@@ -535,7 +531,7 @@ class Management:
             self._context.cluster.pause(queue, paused), lambda done: [entry] if done else []
         )
         if not self._database.run(steps):
-            raise UnknownQueue(f"no queue named {queue!r} is known to any node")
+            raise unknown_queue(queue)
         self._announce_control()
 
     def _announce_control(self, *finished: str) -> None:
