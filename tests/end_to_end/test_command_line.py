@@ -240,6 +240,7 @@ def test_a_person_can_list_and_change_periodic_tasks(shop: Path) -> None:
     fairlead_here(shop, "migrate", *url)
     assert json.loads(fairlead_here(shop, "periodic", *url, "--json")) == []
     assert "known: none" in fairlead_here(shop, "periodic", "pause", "nightly", *url, exits=1)
+    assert "--app" in fairlead_here(shop, "periodic", "run", "nightly", *url, exits=1)
     task_id = fairlead(shop, "periodic", "run", "nightly", "--app", "shop:app").split()[-1]
     assert "no periodic task 'hourly' in this application; it has nightly" in fairlead(
         shop, "periodic", "run", "hourly", "--app", "shop:app", exits=1

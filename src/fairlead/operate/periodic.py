@@ -69,7 +69,8 @@ class PeriodicManagement:
                 return self._context.submitter.submit([periodic.draft(slot)])[0]
         names = ", ".join(sorted(periodic.name for periodic in self._context.periodics))
         raise UnknownTask(
-            f"no periodic task {name!r} in this application; it has {names or 'none'}"
+            f"no periodic task {name!r} in this application; it has"
+            f" {names or 'none: name another one by --app MODULE:APP'}"
         )
 
     def pause(self, name: str, *, actor: str = A_PERSON) -> None:
