@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_every_test_named_beside_a_published_failure_exists() -> None:
-    page = (ROOT / "docs/explanation/failures.md").read_text(encoding="utf-8")
+    page = (ROOT / "tests/PUBLISHED_FAILURES.md").read_text(encoding="utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)`: `(test_\w+)`", page)
     assert named
     missing = [

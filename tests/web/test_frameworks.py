@@ -99,7 +99,8 @@ def code(name: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with tasks.db: one task of acme in the queue `mail`."""
+    """A folder with access.py, and tasks.db: one task of acme in the queue `mail`."""
+    (tmp_path / "access.py").write_text(code("access.py"))
     app = App(f"sqlite:///{tmp_path}/tasks.db", name="shop")
     app.migrate()
     send = idle(app, "send", queue="mail")
