@@ -306,7 +306,7 @@ def test_the_console_is_for_staff_with_permission() -> None:
 
 def send(client: Client, form: dict[str, str], **headers: str) -> Any:
     return client.post(
-        "/fairlead/queues/pause",
+        "/fairlead/do/pause_queue",
         urlencode(form),
         content_type="application/x-www-form-urlencoded",
         headers=headers,

@@ -69,15 +69,15 @@ async def test_dead_letters_are_paged_and_requeued_or_deleted_after_a_confirmati
     position = images.dead_letter_heads(count=2)[-1].position
     page = await browser.get(f"/sharded/queue?name=images&rows=2&after={position}")
     assert third in page.text and first not in page.text
-    page = await browser.post("/sharded/confirm/requeue", name="images", id=[first, third])
-    assert page.status_code == 200 and "2 dead letters" in page.text
+    page = await browser.post("/confirm/requeue_dead_letters", name="images", ids=[first, third])
+    assert page.status_code == 200 and "Requeue 2 messages" in page.text
     assert images.stats("resizers").dead == 3  # nothing is done before the confirmation
-    response = await browser.post("/sharded/requeue", name="images", id=[first, third])
+    response = await browser.post("/do/requeue_dead_letters", name="images", ids=[first, third])
     assert response.status_code == 303
-    assert "2 of 2: is in the queue again" in (await browser.get("/sharded/queue?name=images")).text
+    assert "name images, ids 2, ids 2" in (await browser.get("/sharded/queue?name=images")).text
     assert (images.stats("resizers").dead, images.stats("resizers").messages) == (1, 8)
-    response = await browser.post("/sharded/delete", name="images", id=[second, third])
-    assert "1 of 2: is deleted" in (await browser.get("/sharded/queue?name=images")).text
+    response = await browser.post("/do/delete_dead_letters", name="images", ids=[second, third])
+    assert "name images, ids 2, ids 1" in (await browser.get("/sharded/queue?name=images")).text
     assert images.dead_letter_heads() == []
     found = app.management.audit.list(actor="ada")
     assert [(entry.verb, entry.subject, entry.details) for entry in found] == [
@@ -101,10 +101,10 @@ async def test_a_weight_of_a_shard_key_is_set_and_cleared(
     browser = Browser(with_access(app, Access.full(name="ada"), sharded=queues))
     await browser.get("/sharded/queue?name=images")
     form = {"name": "images", "shard_key": "acme"}
-    await browser.post("/sharded/weight", **form, weight="2.5")
+    await browser.post("/do/set_shard_key_weight", **form, weight="2.5")
     weights = {key.shard_key: key.weight for key in queues[0].details("resizers").shard_keys}
     assert weights == {"acme": 2.5, "bo": None}
-    await browser.post("/sharded/weight", **form, weight="")
+    await browser.post("/do/set_shard_key_weight", **form, weight="")
     assert queues[0].details("resizers").shard_keys[0].weight is None
     verbs = [entry.verb for entry in app.management.audit.list(fairness_key="acme")]
     assert verbs[:2] == ["clear_weight", "set_weight"]
@@ -121,9 +121,11 @@ async def test_who_may_not_act_sees_no_boxes_and_wrong_requests_say_what_is_wron
     browser = Browser(with_access(app, Access.full(), sharded=queues))
     assert (await browser.get("/sharded/queue?name=other")).status_code == 404
     await browser.get("/sharded")
-    response = await browser.post("/sharded/requeue", name="images")
-    assert response.status_code == 400 and "no dead letter is selected" in response.text
-    response = await browser.post("/sharded/requeue", name="images", id=["x"] * 101)
+    response = await browser.post("/do/requeue_dead_letters", name="images")
+    assert response.status_code == 400 and "nothing is selected" in response.text
+    response = await browser.post(
+        "/do/requeue_dead_letters", name="images", ids=[*map(str, range(101))]
+    )
     assert response.status_code == 400
 
 

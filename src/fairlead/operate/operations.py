@@ -1,5 +1,5 @@
 """Operations: each thing that people read or change, declared once. The JSON API, its OpenAPI
-document, the tools of MCP and the command line are made from these declarations."""
+document, the tools of MCP, the forms of the console and the command line are made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -120,8 +120,8 @@ class Operation:
     """Arguments of an example of the command, as a person writes them."""
     is_tool: bool = False
     """Whether MCP has it as a tool."""
-    right: str | None = None
-    """Right that a caller needs; None for a read."""
+    right: str | frozenset[str] | None = None
+    """Right that a caller needs, or several of which any one will do; None for a read."""
     scoped: bool = False
     """Whether it keeps to the tenants of the caller; others refuse a caller who is limited to
     tenants."""
@@ -179,8 +179,10 @@ class Operation:
         return self.has_filter and name in Filter.__struct_fields__
 
     def _check(self, caller: Caller) -> None:
-        if self.right is not None and not caller.may(self.right):
-            raise NoRight(f"your access does not include the action {self.right}")
+        rights = {self.right} if isinstance(self.right, str) else self.right
+        if rights is not None and not any(map(caller.may, rights)):
+            needed = " or ".join(sorted(rights))
+            raise NoRight(f"your access does not include the action {needed}")
         if caller.tenants is not None and not self.scoped:
             raise NotAllowed(
                 f"{self.name} is about all tenants, and this access is limited to some"
@@ -223,12 +225,49 @@ def declare(
     return add
 
 
+class Field(NamedTuple):
+    """One argument of an operation, for what asks a person for it."""
+
+    name: str
+    kind: msgspec.inspect.Type
+    help: str
+    is_needed: bool
+    is_nullable: bool
+    default: Any
+
+
+@cache
+def fields_of(arguments: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """Return the arguments of an operation, or the fields of a struct in them."""
+    described = msgspec.inspect.type_info(arguments)
+    assert isinstance(described, msgspec.inspect.StructType)
+    return tuple(map(_field_of, described.fields))
+
+
+def _field_of(field: msgspec.inspect.Field) -> Field:
+    kind, help, is_nullable = field.type, "", False
+    while isinstance(kind, msgspec.inspect.Metadata | msgspec.inspect.UnionType):
+        if isinstance(kind, msgspec.inspect.Metadata):
+            help = (kind.extra_json_schema or {}).get("description", help)
+            kind = kind.type
+        else:
+            is_nullable = True
+            kind = next(
+                each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType)
+            )
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    return Field(field.name, kind, help, field.required, is_nullable, default)
+
+
 def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
     """Return arguments of this kind, some of which are texts. Raise InvalidTask."""
-    for name in _whole_numbers(kind) if isinstance(given, dict) else ():
-        text = given.get(name)
-        if isinstance(text, str) and not _WHOLE.fullmatch(text):
-            raise InvalidTask(f"{name}: use a whole number")
+    # The library also takes 1e3 as a whole number, and null for none, by which a wrong value would
+    # select everything.
+    for field in fields_of(kind) if isinstance(given, dict) else ():
+        text = given.get(field.name)
+        is_whole = isinstance(field.kind, msgspec.inspect.IntType)
+        if is_whole and isinstance(text, str) and not _WHOLE.fullmatch(text):
+            raise InvalidTask(f"{field.name}: use a whole number")
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -237,23 +276,6 @@ def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
             raise InvalidTask(f"these parameters cannot be used: {error}") from None
         types = [_SAID.get(each, each) for each in found["types"].split(" | ")]
         raise InvalidTask(f"{found['name']}: use {' or '.join(types)}") from None
-
-
-@cache
-def _whole_numbers(arguments: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the arguments that are whole numbers. The library also takes 1e3, and null for none,
-    by which a wrong value would select everything."""
-    described = msgspec.inspect.type_info(arguments)
-    assert isinstance(described, msgspec.inspect.StructType)
-    return frozenset(field.name for field in described.fields if _has_whole(field.type))
-
-
-def _has_whole(kind: msgspec.inspect.Type) -> bool:
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return any(map(_has_whole, kind.types))
-    if isinstance(kind, msgspec.inspect.Metadata):
-        return _has_whole(kind.type)
-    return isinstance(kind, msgspec.inspect.IntType)
 
 
 @cache

@@ -30,14 +30,13 @@ from fairlead.errors import ConfigurationError
 from fairlead.web.access import Access
 from fairlead.web.attempts import FailedLogins
 from fairlead.web.ended_sessions import EndedSessions
-from fairlead.web.inputs import MOST_QUERY_BYTES, Inputs
+from fairlead.web.inputs import MOST_PATH_BYTES, MOST_QUERY_BYTES, Inputs, own_path
 from fairlead.web.parts import ConsoleSettings
 from fairlead.web.refusals import Refusal, defect, refusal_of
 from fairlead.web.sessions import Session, Signer, is_same_secret
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_BODY_BYTES = 256 * 1024
-MOST_PATH_BYTES = 2048
 LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
 
 _CONTINUE = (
@@ -405,13 +404,6 @@ def is_same_origin(headers: Headers) -> bool:
         return True
     scheme, _, place = origin.partition("://")
     return scheme in ("http", "https") and place.lower() == headers.get("host", "").lower()
-
-
-def own_path(given: str) -> str:
-    """Return a path inside the console; "/" for an address that could lead to another site."""
-    is_own = given.startswith("/") and not given.startswith("//")
-    is_plain = given.isascii() and given.isprintable() and "\\" not in given
-    return given if is_own and is_plain else "/"
 
 
 def host_name(headers: Headers) -> str:

@@ -1,5 +1,5 @@
-"""Ordered queues: their partitions, the tasks in the order of their times with stuck keys first,
-and the end of a stuck task."""
+"""Ordered queues: their partitions, and the tasks in the order of their times with stuck keys
+first."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import msgspec
 from starlette.responses import Response
 
 from fairlead.clock import MICROS
-from fairlead.core.visible import visible
 from fairlead.errors import UnknownQueue
-from fairlead.model import TaskKey
 from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
 from fairlead.web.page import Page
-from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Ordered", route="ordered", order=50)
 
 _MOST_TASKS = 200
-_MOST_MICROS = (1 << 62) - 1
 
 
 class OrderedQueueView(msgspec.Struct, frozen=True):
@@ -53,7 +50,6 @@ def routes() -> list[ScreenRoute]:
     return [
         screen("/ordered", show_queues, name="ordered"),
         screen("/ordered/queue", show_queue, name="ordered_queue"),
-        action("/ordered/drop", drop, name="ordered_drop", action="cancel"),
     ]
 
 
@@ -95,16 +91,3 @@ def show_queue(page: Page) -> Response:
         late=now - 60 * MICROS,
         rows=rows,
     )
-
-
-def drop(page: Page) -> Response:
-    """End a task, so that the next task of its ordering key can run."""
-    queue = page.form.required("queue")
-    key = TaskKey(
-        page.form.whole("run_at", 0, _MOST_MICROS, -1),
-        page.form.exact("ordering_key") or "",
-        page.form.exact("unique_key") or "",
-    )
-    OrderedManagement(page.context).drop(queue, key, actor=page.access.name)
-    message = f"Asked the owner of the partition to end the task of {visible(key.ordering_key)}."
-    return page.done(message, "ordered_queue", name=queue)
