@@ -104,8 +104,6 @@ def _value(field: Field, given: Any) -> Any:
     if field.name == "older_than":
         found = duration(given)
         return None if found is None else round(found.total_seconds())
-    if isinstance(field.kind, inspect.DateTimeType):
-        return values.instant(field.name, given, InvalidTask)
     return given
 
 

@@ -158,25 +158,20 @@ class Operation:
         names = self.arguments.__struct_fields__
         return tuple(each for each in names if each not in self.in_path)
 
-    def call(self, caller: Any, given: msgspec.Struct, filters: TaskFilters | None = None) -> Any:
-        """Return what the function returns. `filters`: those of the arguments, unless the caller
-        gives others. Raise what it raises, NoRight without the right, NotAllowed for a caller who
-        is limited to tenants where others would show."""
+    def call(self, caller: Any, given: msgspec.Struct) -> Any:
+        """Return what the function returns. Raise what it raises, NoRight without the right,
+        NotAllowed for a caller who is limited to tenants where others would show."""
         if isinstance(caller, Caller):
             self._check(caller)
         own = {
             name: getattr(given, name)
             for name in self.arguments.__struct_fields__
-            if not self.is_of_filter(name)
+            if not (self.has_filter and name in Filter.__struct_fields__)
         }
         if self.has_filter:
-            own["filters"] = caller.searchable(filters_of(given) if filters is None else filters)
+            own["filters"] = caller.searchable(filters_of(given))
         found = self.function(caller, **own)
         return Done() if found is None else found
-
-    def is_of_filter(self, name: str) -> bool:
-        """Return whether an argument is a condition of the filter of tasks."""
-        return self.has_filter and name in Filter.__struct_fields__
 
     def _check(self, caller: Caller) -> None:
         rights = {self.right} if isinstance(self.right, str) else self.right
@@ -261,13 +256,13 @@ def _field_of(field: msgspec.inspect.Field) -> Field:
 
 def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
     """Return arguments of this kind, some of which are texts. Raise InvalidTask."""
-    # The library also takes 1e3 as a whole number, and null for none, by which a wrong value would
-    # select everything.
-    for field in fields_of(kind) if isinstance(given, dict) else ():
-        text = given.get(field.name)
-        is_whole = isinstance(field.kind, msgspec.inspect.IntType)
-        if is_whole and isinstance(text, str) and not _WHOLE.fullmatch(text):
-            raise InvalidTask(f"{field.name}: use a whole number")
+    if isinstance(given, dict):
+        texts = {
+            field.name: _value(field, text)
+            for field in fields_of(kind)
+            if isinstance(text := given.get(field.name), str)
+        }
+        given = given | texts
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -276,6 +271,23 @@ def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
             raise InvalidTask(f"these parameters cannot be used: {error}") from None
         types = [_SAID.get(each, each) for each in found["types"].split(" | ")]
         raise InvalidTask(f"{found['name']}: use {' or '.join(types)}") from None
+
+
+def _value(field: Field, text: str) -> Any:
+    """Return what a person wrote as an argument takes it. Raise InvalidTask."""
+    match field.kind:
+        case msgspec.inspect.DateTimeType():
+            return values.instant(field.name, text, InvalidTask)
+        case msgspec.inspect.EnumType():
+            return values.one_of(field.name, text, *field.kind.cls, error=InvalidTask)
+        case msgspec.inspect.LiteralType():
+            return values.one_of(field.name, text, *map(str, field.kind.values), error=InvalidTask)
+        # The library also takes 1e3 as a whole number, and null for none, by which a wrong value
+        # would select everything.
+        case msgspec.inspect.IntType() if not _WHOLE.fullmatch(text):
+            raise InvalidTask(f"{field.name}: use a whole number")
+        case _:
+            return text
 
 
 @cache

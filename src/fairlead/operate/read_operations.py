@@ -116,7 +116,7 @@ def show_tenant(caller: Caller, *, key: Key) -> Tenant:
     return tenant(caller.context, name, tenants=caller.tenants, facts=caller.facts())
 
 
-@_read("/tenant/why", command="tenants why", example="acme", scoped=True, is_tool=True)
+@_read("/tenant/why", command="tenants show", example="acme", scoped=True, is_tool=True)
 def tenant_why(caller: Caller, *, key: Key) -> TenantWhy:
     """Show why a tenant waits: its numbers, and its oldest tasks explained."""
     found = show_tenant(caller, key=key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from starlette.responses import Response
 
 from fairlead.core import values
@@ -17,7 +17,6 @@ from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 from fairlead.web.routing import Handler, ScreenRoute, screen
-from fairlead.web.task_filters import filters_of
 
 PREFIX = "/api/v1"
 JSON = "application/json"
@@ -47,8 +46,7 @@ def json_of(result: Any, kind: Any) -> bytes:
 
 def called(page: Page, operation: Operation, given: msgspec.Struct) -> Any:
     """Return the result of an operation for the viewer. Raise what it raises."""
-    filters = filters_of(page.query) if operation.has_filter else None
-    return operation.call(page if operation.needs_page else page.caller, given, filters)
+    return operation.call(page if operation.needs_page else page.caller, given)
 
 
 def _call(page: Page, operation: Operation, given: msgspec.Struct) -> bytes:
@@ -60,8 +58,7 @@ def read(page: Page, name: str, *, of_facts: bool = False, seconds: float = 1.0)
     others too; viewers share it for some seconds. `of_facts`: the operation reads the facts."""
     operation = _READS[name]
     given = _asked(page, operation)
-    filters = filters_of(page.query) if operation.has_filter else {}
-    key = (name, given, str(sorted(filters.items())), page.access.tenants)
+    key = (name, given, page.access.tenants)
     if of_facts:
         return page.of_facts(key, lambda _facts: called(page, operation, given), seconds)
     return page.shared(key, lambda: called(page, operation, given), seconds)
@@ -69,12 +66,11 @@ def read(page: Page, name: str, *, of_facts: bool = False, seconds: float = 1.0)
 
 def _asked(page: Page, operation: Operation) -> msgspec.Struct:
     """Return the arguments in the address. Raise InvalidTask."""
-    texts = {
-        name: page.query.exact(name)
-        for name in operation.arguments.__struct_fields__
-        if not operation.is_of_filter(name)
-    }
-    return _converted(page, texts, operation.arguments)
+    texts = {name: page.query.exact(name) for name in operation.arguments.__struct_fields__}
+    found = _converted(page, texts, operation.arguments)
+    if operation.has_filter and page.query.flag("no_key"):
+        return replace(found, fairness_key="")
+    return found
 
 
 def _reader(operation: Operation) -> Handler:

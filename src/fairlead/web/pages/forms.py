@@ -9,7 +9,6 @@ import msgspec
 from msgspec import inspect
 from starlette.responses import Response
 
-from fairlead.core import values
 from fairlead.core.visible import visible
 from fairlead.operate.change_operations import CHANGING
 from fairlead.operate.operations import Field, Operation, converted, fields_of
@@ -95,18 +94,12 @@ def sent(form: Inputs, arguments: type[msgspec.Struct], prefix: str = "") -> Any
             found[field.name] = is_matching
         elif (text := form.exact(name)) is not None:
             if text or prefix or (field.is_needed and not field.is_nullable):
-                found[field.name] = _value(field, text)
+                found[field.name] = text
             elif field.is_needed:
                 found[field.name] = None
     if any(value == [] for value in found.values()):
         raise BadInput("nothing is selected: select some, or choose all that match")
     return converted(found, arguments)
-
-
-def _value(field: Field, text: str) -> Any:
-    if isinstance(field.kind, inspect.DateTimeType):
-        return values.instant(field.name, text, BadInput)
-    return text
 
 
 def _back(page: Page) -> str:

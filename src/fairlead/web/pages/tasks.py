@@ -6,13 +6,15 @@ from starlette.responses import Response
 
 from fairlead.model import FINAL_STATES, State
 from fairlead.operate.filters import Counted
+from fairlead.operate.operations import Filter
 from fairlead.web.api.operations import read
 from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
-from fairlead.web.task_filters import filters_of, pairs_of
 
 NAVIGATION = Navigation(title="Tasks", route="tasks", order=20)
 
+_FILTER = frozenset({*Filter.__struct_fields__, "no_key"})
+"""Parameters of the filter, which the address of a list has."""
 _ORDERS = [("newest", "newest"), ("oldest", "oldest")]
 _AGES = [
     ("", "any"),
@@ -32,27 +34,25 @@ def routes() -> list[ScreenRoute]:
 
 def show_tasks(page: Page) -> Response:
     """Show a page of the tasks that match."""
-    chosen = pairs_of(page.query)
+    chosen = {name: text for name, text in page.query.pairs() if name in _FILTER and text}
     found = read(page, "tasks")
     if page.query.text("after") is None and len(found.tasks) < page.query.rows():
         # The page has walked as far as a count would.
         number = Counted(len(found.tasks), found.next is not None)
     else:
         number = read(page, "task_count", seconds=FACTS_SECONDS)
-    filters = filters_of(page.query)
-    is_final = filters.get("state") in FINAL_STATES
     return page.render(
         "tasks.html",
         tasks=found.tasks,
         number=number,
-        chosen={name: given[0] for name, given in chosen.items()},
+        chosen=chosen,
         matching=_hidden(chosen),
         has_filter=any(name != "state" for name in chosen),
         order=page.query.text("order") or "newest",
         orders=_ORDERS,
         states=[("", "unfinished"), *((state.value, state.value) for state in State)],
         ages=_AGES,
-        is_final=is_final,
+        is_final=chosen.get("state") in FINAL_STATES,
         is_cut=found.is_cut,
         not_searched=found.not_searched,
         now=page.context.clock.now(),
@@ -60,7 +60,7 @@ def show_tasks(page: Page) -> Response:
     )
 
 
-def _hidden(chosen: dict[str, list[str]]) -> dict[str, str]:
+def _hidden(chosen: dict[str, str]) -> dict[str, str]:
     """Return the fields by which a form selects the tasks of the list."""
-    found = {f"filter.{name}": given[0] for name, given in chosen.items() if name != "no_key"}
+    found = {f"filter.{name}": given for name, given in chosen.items() if name != "no_key"}
     return found | ({"filter.fairness_key": ""} if "no_key" in chosen else {})
