@@ -3,46 +3,18 @@ first."""
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
 from fairlead.clock import MICROS
-from fairlead.errors import UnknownQueue
-from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
+from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.results import OrderedQueue
+from fairlead.web.api.operations import read
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Ordered", route="ordered", order=50)
 
 _MOST_TASKS = 200
-
-
-class OrderedQueueView(msgspec.Struct, frozen=True):
-    """One ordered queue as the list shows it; None where its servers do not respond."""
-
-    queue: str
-    partitions: int
-    status: list[OrderedPartitionView]
-
-    @property
-    def unfinished(self) -> int:
-        """Number of unfinished tasks in the schedule."""
-        return sum(partition.unfinished for partition in self.status)
-
-    @property
-    def lag(self) -> int:
-        """Number of entries of the log that are not in the schedule yet."""
-        return sum(partition.lag for partition in self.status)
-
-    @property
-    def stale(self) -> int:
-        """Number of tasks that should have run long ago."""
-        return sum(partition.stale for partition in self.status)
-
-    @property
-    def faulty(self) -> list[OrderedPartitionView]:
-        """Partitions that cannot be loaded, or have tasks that cannot be read."""
-        return [each for each in self.status if each.trouble or each.unreadable]
 
 
 def routes() -> list[ScreenRoute]:
@@ -55,19 +27,13 @@ def routes() -> list[ScreenRoute]:
 
 def show_queues(page: Page) -> Response:
     """Show every ordered queue that the application declares, those with trouble first."""
-    found = page.shared("ordered", lambda: _read(page))
-    return page.render("ordered.html", queues=found)
 
+    def rank(queue: OrderedQueue) -> tuple[int, int]:
+        faulty = sum(bool(each.trouble or each.unreadable) for each in queue.partitions)
+        return -faulty, -sum(each.stale for each in queue.partitions)
 
-def _read(page: Page) -> list[OrderedQueueView]:
-    found = []
-    for name, queue in page.context.ordered_queues.items():
-        try:
-            status = page.wait(OrderedManagement(page.context).status(name))
-        except UnknownQueue:  # declared, and neither served nor used yet
-            status = []
-        found.append(OrderedQueueView(name, queue.partitions, status))
-    return sorted(found, key=lambda view: (-len(view.faulty), -view.stale, view.queue))
+    found = sorted(read(page, "ordered"), key=rank)
+    return page.render("ordered.html", queues=found, declared=page.context.ordered_queues)
 
 
 def show_queue(page: Page) -> Response:
