@@ -105,7 +105,7 @@ class Guard:
         if visit.path.startswith(STATIC):
             return None
         session = visit.session
-        if session is not None and await self._has_ended(session):
+        if session is not None and await run_in_threadpool(self._ended.has, session):
             session = None
         if visit.path == LOGIN and visit.request.method in ("GET", "HEAD", "POST"):
             return await self._login(visit)
@@ -133,11 +133,6 @@ class Guard:
                     await run_in_threadpool(self._ended.add, session, time.time())
                 return RedirectResponse(f"{visit.base}{LOGIN}", 303)
         return None
-
-    async def _has_ended(self, session: Session) -> bool:
-        if self._ended.is_known(session):
-            return self._ended.has(session)
-        return await run_in_threadpool(self._ended.has, session)
 
     async def _access(self, visit: _Visit, session: Session | None) -> Access | None:
         """Return the access of the viewer; None if the viewer has to log in."""
