@@ -95,21 +95,6 @@ async def test_fields_of_dead_letters_are_masked(app: App, queues: list[SyncShar
     assert "html=images ***" in page and "&lt;b&gt;" not in page
 
 
-async def test_a_weight_of_a_shard_key_is_set_and_cleared(
-    app: App, queues: list[SyncShardedQueue]
-) -> None:
-    browser = Browser(with_access(app, Access.full(name="ada"), sharded=queues))
-    await browser.get("/sharded/queue?name=images")
-    form = {"name": "images", "shard_key": "acme"}
-    await browser.post("/do/set_shard_key_weight", **form, weight="2.5")
-    weights = {key.shard_key: key.weight for key in queues[0].details("resizers").shard_keys}
-    assert weights == {"acme": 2.5, "bo": None}
-    await browser.post("/do/set_shard_key_weight", **form, weight="")
-    assert queues[0].details("resizers").shard_keys[0].weight is None
-    verbs = [entry.verb for entry in app.management.audit.list(fairness_key="acme")]
-    assert verbs[:2] == ["clear_weight", "set_weight"]
-
-
 async def test_who_may_not_act_sees_no_boxes_and_wrong_requests_say_what_is_wrong(
     app: App, queues: list[SyncShardedQueue]
 ) -> None:
@@ -196,7 +181,8 @@ def test_the_api_reads_and_acts_as_the_screens_do(app: App, queues: list[SyncSha
         assert too_many.status_code == 400
     assert [letter.id for letter in images.dead_letter_heads()] == [third]
     verbs = [entry.verb for entry in app.management.audit.list()]
-    assert {"requeue_dead_letters", "delete_dead_letters", "set_weight"} <= {*verbs}
+    changes = {"requeue_dead_letters", "delete_dead_letters", "set_weight", "clear_weight"}
+    assert changes <= {*verbs}
 
 
 async def test_the_api_of_sharded_queues_is_guarded_and_masked(

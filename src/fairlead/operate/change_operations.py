@@ -12,7 +12,7 @@ from fairlead.clock import to_micros
 from fairlead.core import values
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import TaskKey, TaskRecord
-from fairlead.operate.actions import MOST_COUNTED, Preview
+from fairlead.operate.actions import MOST_COUNTED, MOST_FIRST, Preview
 from fairlead.operate.batches import MOST_CHANGED
 from fairlead.operate.caller import Caller, NoRight
 from fairlead.operate.changes import (
@@ -220,7 +220,9 @@ def _preview(verb: str) -> Callable[..., Preview]:
 def _preview_named(caller: Caller, change: Change, ids: list[str]) -> Preview:
     found = [caller.management.named(id, tenants=caller.tenants) for id in ids]
     fit = [task for task in found if task.state in change.states]
-    return Preview(changed=len(fit), is_more=False, refused=len(found) - len(fit), first=fit[:5])
+    return Preview(
+        changed=len(fit), is_more=False, refused=len(found) - len(fit), first=fit[:MOST_FIRST]
+    )
 
 
 def _asked(
@@ -431,7 +433,9 @@ def preview_tenants(
 ) -> TenantPreview:
     """Count the tenants that would be changed. Changes nothing."""
     found = chosen_tenants(caller, names, matching)
-    return TenantPreview(number=len(found.names), first=found.names[:5], is_sample=found.is_sample)
+    return TenantPreview(
+        number=len(found.names), first=found.names[:MOST_FIRST], is_sample=found.is_sample
+    )
 
 
 def chosen_tenants(

@@ -10,6 +10,7 @@ from msgspec import inspect
 from starlette.responses import Response
 
 from fairlead.core.visible import visible
+from fairlead.operate.actions import MOST_FIRST
 from fairlead.operate.change_operations import CHANGING
 from fairlead.operate.operations import Field, Operation, converted, fields_of
 from fairlead.operate.results import ChangedTasks, Done, TenantPreview
@@ -24,8 +25,6 @@ from fairlead.web.routing import Handler, ScreenRoute, action
 _CHANGES = {each.name: each for each in (*CHANGING, *SHARDED) if not each.is_read}
 _PREVIEWS = frozenset(each.preview for each in _CHANGES.values())
 _NAMED = frozenset(each.named for each in _CHANGES.values())
-_SHOWN = 5
-"""Messages that a question shows."""
 
 
 def routes() -> list[ScreenRoute]:
@@ -66,7 +65,7 @@ def _confirm(operation: Operation) -> Handler:
             "confirm.html",
             operation=operation,
             verb=operation.name.split("_")[0],
-            **_meant(page, operation),
+            **{"names": [], "tasks": [], "is_sample": False} | _meant(page, operation),
             asked=asked,
             queues=sorted(page.facts.settings) if any(f.name == "queue" for f in asked) else [],
             fields=page.form.pairs("csrf_token"),
@@ -116,7 +115,7 @@ def _meant(page: Page, operation: Operation) -> dict[str, Any]:
     """Return how many the change is about, and the first of them."""
     if operation.preview is None:
         ids = sent(page.form, operation.arguments).ids
-        return {"number": plural(len(ids), "message"), "names": ids[:_SHOWN]}
+        return {"number": plural(len(ids), "message"), "names": ids[:MOST_FIRST]}
     preview = _CHANGES[operation.preview]
     found = called(page, preview, sent(page.form, preview.arguments))
     if isinstance(found, TenantPreview):
