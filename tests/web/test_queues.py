@@ -17,3 +17,11 @@ async def test_a_queue_is_paused_and_resumed_and_the_page_says_so_once(app: App)
     assert "pause queue (queue mail)" not in (await browser.get("/queues")).text
     await browser.post("/do/resume_queue", queue="mail")
     assert not app.management.queues()[0].paused
+
+
+async def test_an_action_leads_to_no_other_site(app: App) -> None:
+    browser = Browser(with_access(app, Access.full()))
+    await browser.get("/queues")
+    for back in ("//evil.example/", "https://evil.example/", "/\\evil.example"):
+        response = await browser.post("/do/pause_queue", queue="mail", back=back)
+        assert response.headers["location"] == "/", back

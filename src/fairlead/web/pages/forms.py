@@ -102,9 +102,10 @@ def sent(form: Inputs, arguments: type[msgspec.Struct], prefix: str = "") -> Any
 
 
 def _back(page: Page) -> str:
-    """Return the address of the screen from which a person came."""
-    most = MOST_PATH_BYTES + MOST_QUERY_BYTES
-    return own_path(page.form.text("back", most) or f"{page.base}/")
+    """Return the address of the screen from which a person came; the first one for an address that
+    is not of the console."""
+    given = own_path(page.form.text("back", MOST_PATH_BYTES + MOST_QUERY_BYTES) or "/")
+    return given if given.startswith(f"{page.base}/") else f"{page.base}/"
 
 
 def _is_of_ids(operation: Operation) -> bool:
