@@ -275,7 +275,10 @@ def act(client: Client, action: str, task_id: str) -> str:
 def test_actions_need_the_permission(database: str) -> None:
     result = charge.using(run_after=_tomorrow()).enqueue(1)
     reader = person("ben", "view_task")
-    assert "End selected tasks as CANCELLED" not in reader.get("/admin/fairlead/task/").content.decode()
+    assert (
+        "End selected tasks as CANCELLED"
+        not in reader.get("/admin/fairlead/task/").content.decode()
+    )
     act(reader, "cancel", result.id)
     assert Client().get("/admin/fairlead/task/").status_code == 302
     assert person("cy").get("/admin/fairlead/task/").status_code == 403
