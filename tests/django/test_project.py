@@ -204,7 +204,7 @@ def test_the_admin_lists_filters_and_shows(database: str) -> None:
     waiting = charge.enqueue(2)
     client = person("ann", "view_task", "change_task", "view_attempt")
     page = client.get("/admin/fairlead/task/").content.decode()
-    assert failed.id in page and waiting.id in page and "Cancel selected tasks" in page
+    assert failed.id in page and waiting.id in page and "End selected tasks as CANCELLED" in page
     page = client.get("/admin/fairlead/task/?state__exact=ERROR").content.decode()
     assert failed.id in page and waiting.id not in page
     page = client.get("/admin/fairlead/task/?q=acme").content.decode()
@@ -275,7 +275,10 @@ def act(client: Client, action: str, task_id: str) -> str:
 def test_actions_need_the_permission(database: str) -> None:
     result = charge.using(run_after=_tomorrow()).enqueue(1)
     reader = person("ben", "view_task")
-    assert "Cancel selected tasks" not in reader.get("/admin/fairlead/task/").content.decode()
+    assert (
+        "End selected tasks as CANCELLED"
+        not in reader.get("/admin/fairlead/task/").content.decode()
+    )
     act(reader, "cancel", result.id)
     assert Client().get("/admin/fairlead/task/").status_code == 302
     assert person("cy").get("/admin/fairlead/task/").status_code == 403
@@ -306,7 +309,7 @@ def test_the_console_is_for_staff_with_permission() -> None:
 
 def send(client: Client, form: dict[str, str], **headers: str) -> Any:
     return client.post(
-        "/fairlead/queues/pause",
+        "/fairlead/do/pause_queue",
         urlencode(form),
         content_type="application/x-www-form-urlencoded",
         headers=headers,

@@ -145,9 +145,7 @@ def test_a_new_user_can_submit_run_inspect_retry_and_pause(shop: Path) -> None:
     printed = fairlead_here(shop, "tasks", "show", failing, *url)
     assert error.strip() in printed and printed.count("Traceback") == 1
     assert "1 task in ERROR" in fairlead(shop, "doctor", "--app", "shop:app", exits=1)
-    assert "ERROR after 2 attempts" in fairlead_here(
-        shop, "doctor", "--task", failing, *url, exits=1
-    )
+    assert "ERROR after 2 attempts" in printed
     assert "retry: 1 changed" in fairlead_here(shop, "tasks", "retry", "--all", *url)
     fairlead(shop, "worker", "shop:app", "--until-empty")
     assert "fail: 1 changed" in fairlead_here(shop, "tasks", "fail", failing, *url)

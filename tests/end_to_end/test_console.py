@@ -223,19 +223,19 @@ def test_each_action_on_one_task_is_done(world: World) -> None:
                 page.get_by_role("button", name=label).click()
             else:
                 _confirm(page, label)
-            _check_notice(page, f"Done: {verb}.")
+            _check_notice(page, f"Done: {verb} task")
             assert state is None or management.show(task).state == state
         task = world.first(tenant="umbrella", **later)
         page = viewer.visit(f"/tasks/task?id={task}")
         _confirm(page, "Reschedule", run_at="2099-01-31T09:00")
-        _check_notice(page, "Done: reschedule.")
-        _confirm(page, "Change", priority="2", new_key="umbrella/eve")
-        _check_notice(page, "Done: change.")
+        _check_notice(page, "Done: reschedule task")
+        _confirm(page, "Change", priority="2", new_fairness_key="umbrella/eve")
+        _check_notice(page, "Done: change task")
         changed = management.show(task)
         assert (changed.priority, changed.fairness_key) == (2, "umbrella/eve")
         assert changed.run_at == int(datetime(2099, 1, 31, 9, tzinfo=UTC).timestamp()) * 1_000_000
         page.get_by_role("button", name="Run now").click()
-        _check_notice(page, "Done: resume.")
+        _check_notice(page, "Done: resume task")
         wait_until(lambda: management.show(task).state == State.DONE)
 
 
@@ -244,13 +244,13 @@ def test_selected_tasks_are_changed_after_a_confirmation(world: World) -> None:
     _submit_later(world, tenant, 4)
     with world.viewer() as viewer:
         page = viewer.visit(f"/tasks?tenant={tenant}")
-        for box in page.locator("input[name=task]").all()[:3]:
+        for box in page.locator("input[name=ids]").all()[:3]:
             box.check()
         page.get_by_role("button", name="Cancel…").click()
         assert page.locator("h1").inner_text() == "Cancel 3 tasks"
         assert page.locator("tbody tr").count() == 3
         page.get_by_role("button", name="Cancel 3").click()
-        _check_notice(page, "cancelled: 3")
+        _check_notice(page, "cancel tasks: changed 3")
         assert page.locator("tbody tr").count() == 1
 
 
@@ -273,7 +273,7 @@ def test_all_that_match_are_changed_and_the_change_can_be_interrupted(world: Wor
         assert page.locator("h1").inner_text() == "Cancel 1,000+ tasks"
         assert page.locator("tbody tr").count() == 5  # the first few
         page.locator("form.card button").click()
-        _check_notice(page, "A worker makes the change in batches.")
+        _check_notice(page, ": cancel")
         page.get_by_role("button", name="Interrupt").click()
         go_on = page.get_by_role("button", name="Go on")
         expect(go_on).to_be_visible(timeout=SLOW)  # seen without a reload
@@ -287,9 +287,9 @@ def _pause_exports(page: Any) -> None:
     """Pause a queue on the page of queues, and resume it."""
     row = page.locator("tbody tr", has=page.get_by_role("link", name="exports", exact=True))
     _confirm(row, "Pause")
-    _check_notice(page, "exports is paused")
+    _check_notice(page, "pause queue (queue exports)")
     row.get_by_role("button", name="Resume").click()
-    _check_notice(page, "exports runs again")
+    _check_notice(page, "resume queue (queue exports)")
 
 
 def test_queues_weights_and_periodic_tasks_are_changed(world: World) -> None:
@@ -301,17 +301,17 @@ def test_queues_weights_and_periodic_tasks_are_changed(world: World) -> None:
         page = viewer.visit("/tenants/tenant?key=acme")
         row = page.locator("tbody tr", has=page.get_by_role("link", name="mail", exact=True))
         _confirm(row, "Weight", weight="2.5")
-        _check_notice(page, "acme in mail: weight 2.5 from now on.")
+        _check_notice(page, "weight 2.5")
         expect(row).to_contain_text("2.5 set")
 
         page = viewer.visit("/periodic")
         row = page.locator("tbody tr", has_text="clean_up")
         _confirm(row, "Run now")
-        _check_notice(page, "Submitted clean_up")
+        _check_notice(page, "run periodic (name clean_up")
         _confirm(row, "Pause")
-        _check_notice(page, "clean_up is paused")
+        _check_notice(page, "pause periodic (name clean_up)")
         row.get_by_role("button", name="Resume").click()
-        _check_notice(page, "clean_up runs again")
+        _check_notice(page, "resume periodic (name clean_up)")
     assert not management.periodic.list()[0].record.paused
 
 
@@ -336,13 +336,14 @@ def test_policies_are_approved_switched_and_rolled_back(world: World) -> None:
     with world.viewer() as viewer:
         page = viewer.visit(f"/policies/version?version={newest.version}")
         _confirm(page, "Approve", why="as expected")
-        _check_notice(page, f"Version {newest.version} stays in force.")
+        _check_notice(page, "Done: approve policy")
         _confirm(page, "Roll back", why="too low")
-        _check_notice(page, "are in force.")
+        _check_notice(page, "Done: roll back policy")
+        page = viewer.visit("/policies")
         _confirm(page, "Switch tuning off", mode="frozen", queue="mail", why="month end")
-        _check_notice(page, "Tuning of mail is frozen.")
+        _check_notice(page, "mode frozen, queue mail")
         page.get_by_role("button", name="Switch on").click()
-        _check_notice(page, "Tuning of mail is on.")
+        _check_notice(page, "switch on tuning (queue mail)")
         page = viewer.visit("/audit?rows=200")
         text = page.locator("table").inner_text()
         assert "roll back policy" in text and "switch tuning" in text
@@ -469,7 +470,7 @@ def test_the_keyboard_reaches_and_confirms_an_action(world: World) -> None:
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
-        _check_notice(page, "exports is paused")
+        _check_notice(page, "pause queue (queue exports)")
         world.app.management.unpause("exports")
 
 
@@ -480,10 +481,10 @@ def test_lists_and_actions_work_without_scripts(world: World) -> None:
         page.locator("[name=tenant]").fill("scriptless")
         page.get_by_role("button", name="Filter").click()
         assert page.locator("tbody tr").count() == 3
-        page.locator("input[name=task]").first.check()
+        page.locator("input[name=ids]").first.check()
         page.get_by_role("button", name="Run now…").click()
         page.get_by_role("button", name="Resume 1").click()
-        _check_notice(page, "resumed: 1")
+        _check_notice(page, "resume tasks: changed 1")
         _pause_exports(viewer.visit("/queues"))
 
 
@@ -535,10 +536,10 @@ def test_a_sharded_queue_and_the_history_are_clean_and_dead_letters_are_requeued
             assert text in page.content()
             assert viewer.axe() == [], path
         page = viewer.visit("/sharded/queue?name=thumbnails&group=resizers")
-        page.locator("input[name=id]").first.check()
+        page.locator("input[name=ids]").first.check()
         page.get_by_role("button", name="Requeue…").click()
         page.get_by_role("button", name="Requeue 1").click()
-        _check_notice(page, "1 of 1: is in the queue again")
+        _check_notice(page, "requeue dead letters")
         assert viewer.complaints == []
         viewer.close()
     with shop.thumbnails() as queue:

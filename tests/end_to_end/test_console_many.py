@@ -87,7 +87,7 @@ def test_screens_and_live_updates_are_bounded_beside_many_keys(crowd: App) -> No
             assert len(page.content()) < MOST_BYTES
         page.goto(f"{address}/tenants?search=tenant-05")
         page.get_by_role("link", name="Next").click()
-        assert "skip=50" in page.url and page.locator("tbody tr").count() == 50
+        assert "after=50" in page.url and page.locator("tbody tr").count() == 50
         page.goto(f"{address}/tenants?search=tenant-099999")
         page.get_by_role("link", name="The tenant named tenant-099999").click()
         with page.expect_response(lambda response: "tenants/tenant" in response.url) as loaded:

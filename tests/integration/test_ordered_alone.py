@@ -27,7 +27,7 @@ from fairlead.errors import (  # noqa: E402
     UnknownTask,
 )
 from fairlead.model import FINAL_STATES  # noqa: E402
-from fairlead.operate.doctor import examine, explain  # noqa: E402
+from fairlead.operate.doctor import examine, explanation  # noqa: E402
 from fairlead.ordered.layout import OtherLayout  # noqa: E402
 from fairlead.testing import running  # noqa: E402
 from fairlead.version import VERSION
@@ -161,7 +161,8 @@ async def test_a_waiting_task_is_found_by_its_id_and_says_that_it_can_only_be_dr
         assert (found.id, found.state, found.unique_key) == (handle.id, State.WAITING, "u")
     assert management.payload(handle.id) == b'{"name":"later"}'
     assert management.attempts(handle.id) == []
-    assert [each.severity for each in await explain(kit.app.operate_context, handle.id)] == ["ok"]
+    found = await explanation(kit.app.operate_context, handle.id)
+    assert [each.severity for each in found.reasons] == ["ok"]
     with pytest.raises(NotAllowed, match="fairlead ordered drop"):
         management.cancel(handle.id)
     shown = await asyncio.to_thread(
@@ -201,7 +202,7 @@ async def test_a_task_that_has_ended_is_found_by_its_id_with_its_state_and_times
         assert management.payload(handle.id) is None
         (attempt,) = management.attempts(handle.id)
         assert attempt.finished_at >= record.submitted_at and attempt.next_state == state
-        assert [each.what for each in await explain(kit.app.operate_context, handle.id)]
+        assert (await explanation(kit.app.operate_context, handle.id)).reasons
         with pytest.raises(NotAllowed):
             management.cancel(handle.id)
         shown = await asyncio.to_thread(

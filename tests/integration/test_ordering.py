@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fairlead import App, Delays, NoRetry, State
-from fairlead.operate.doctor import explain
+from fairlead.operate.doctor import explanation
 from fairlead.testing import drain, running, settled
 from tests.waiting import until
 
@@ -112,7 +112,7 @@ async def test_the_first_task_of_a_key_in_error_holds_its_key_or_is_skipped(
         await until(lambda: -1 in ran)
         if on_failure == "hold":
             assert [handle.state() for handle in handles[1:]] == [State.SUBMITTED] * 2
-            (finding,) = await explain(app.operate_context, handles[1].id)
+            (finding,) = (await explanation(app.operate_context, handles[1].id)).reasons
             assert handles[0].id in finding.what and "ERROR" in finding.what
             app.management.fail(handles[0].id)
         await settled(app, node)

@@ -12,7 +12,7 @@ from fairlead import App, NoRetry
 from fairlead.errors import InvalidTask
 from fairlead.model import tenant_of
 from fairlead.model.task_facts import TaskPage
-from fairlead.operate.doctor import explain, explanation
+from fairlead.operate.doctor import explanation
 from fairlead.operate.filters import Counted
 from fairlead.operate.nodes import nodes
 from fairlead.operate.overview import queue_view
@@ -224,7 +224,7 @@ async def test_the_summary_says_what_needs_a_person(shop) -> None:
     assert await nodes(app.operate_context) == []
 
 
-async def test_an_explanation_says_what_the_doctor_says(shop) -> None:
+async def test_an_explanation_has_the_kind_of_its_reason(shop) -> None:
     app, pay = shop
     first = pay.options(ordering_key="k").submit(n=7)
     second = pay.options(ordering_key="k").submit(n=1)
@@ -233,8 +233,6 @@ async def test_an_explanation_says_what_the_doctor_says(shop) -> None:
     for handle, kind in ((second, "held_by_its_key"), (later, "its_time")):
         found = await explanation(context, handle.id)
         assert found.reasons[-1].kind == kind
-        findings = await explain(context, handle.id)
-        assert [finding.what for finding in findings] == [each.what for each in found.reasons]
     assert (await explanation(context, second.id)).reasons[-1].held_by == first.id
 
 
@@ -244,7 +242,7 @@ async def test_an_explanation_counts_tasks_ahead_up_to_a_bound(shop) -> None:
     app.submit_many([pay.options(priority=9).draft(n=1) for _ in range(3)])
     last = pay.options(fairness_key="z").submit(n=1)
     context = app.operate_context
-    for most, ahead, is_cut in ((None, 20, False), (1000, 20, False), (15, 15, True)):
+    for most, ahead, is_cut in ((1000, 20, False), (15, 15, True)):
         found = await explanation(context, last.id, most_ahead=most)
         position = found.reasons[-1].position
         assert position is not None

@@ -100,7 +100,7 @@ async def test_the_screens_lead_to_the_hung_task_and_cancel_it(shop: App) -> Non
         task_id = facts.running[0].id
         for address in ("/", "/tenants/tenant?key=acme", "/queues/queue?name=work"):
             page = (await browser.get(address)).text
-            assert task_id in page and "warehouse" in page and "/tasks/task/cancel" in page
+            assert task_id in page and "warehouse" in page and "/do/cancel_task" in page
         found = (await browser.get("/api/v1/tenant/why?key=acme")).json()
         assert [cause["limit"] for cause in found["tenant"]["why"]] == ["warehouse"]
 

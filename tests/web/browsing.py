@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Any
 
 import httpx
@@ -27,19 +28,21 @@ class Browser:
             base_url=base,
             headers=PAGE,
         )
-        self.csrf = ""
+        self.csrf = self.back = ""
 
     async def get(self, path: str, **given: Any) -> httpx.Response:
-        """Open an address; keep the CSRF token of the page."""
+        """Open an address; keep the CSRF token of the page, and the address in its forms."""
         response = await self.client.get(path, **given)
         if found := re.search(r'data-csrf="([0-9a-f]*)"', response.text):
             self.csrf = found[1]
+        if found := re.search(r'name="back" value="([^"]*)"', response.text):
+            self.back = unescape(found[1])
         return response
 
     async def post(self, path: str, **fields: Any) -> httpx.Response:
         """Send a form of the page that was opened last."""
         return await self.client.post(
-            path, data={"csrf_token": self.csrf, **fields}, headers=SAME_ORIGIN
+            path, data={"csrf_token": self.csrf, "back": self.back, **fields}, headers=SAME_ORIGIN
         )
 
     async def send(self, path: str, body: object = None) -> httpx.Response:

@@ -165,7 +165,7 @@ async def test_a_csrf_token_is_read_from_forms_only(app: App, kind: str) -> None
     await browser.get("/queues")
     headers = {**SAME_ORIGIN, "content-type": kind}
     body = f"csrf_token={browser.csrf}&queue=mail"
-    response = await browser.client.post("/queues/pause", content=body, headers=headers)
+    response = await browser.client.post("/do/pause_queue", content=body, headers=headers)
     assert response.status_code == 403 and not app.management.queues()[0].paused
 
 
@@ -174,7 +174,7 @@ async def test_no_other_method_does_an_action(app: App, method: str) -> None:
     browser = Browser(with_access(app, Access.full()))
     await browser.get("/queues")
     override = {"x-http-method-override": "POST", "x-csrf-token": browser.csrf, **SAME_ORIGIN}
-    for path in ("/queues/pause?queue=mail&_method=POST", "/logout"):
+    for path in ("/do/pause_queue?queue=mail&_method=POST", "/logout"):
         response = await browser.client.request(method, path, headers=override)
         assert response.status_code in (303, 404, 405)
     assert not app.management.queues()[0].paused
@@ -201,7 +201,7 @@ async def test_an_answer_of_authorize_that_is_no_access_lets_nobody_in(
     made = console(app, authorize=lambda _request: answer)
     for path in ("/queues", "/live", "/login"):
         assert (await Browser(made).get(path)).status_code >= 400
-    response = await Browser(made).post("/queues/pause", queue="mail")
+    response = await Browser(made).post("/do/pause_queue", queue="mail")
     assert response.status_code == 500 and not app.management.queues()[0].paused
 
 
@@ -263,22 +263,22 @@ async def test_a_tenants_viewer_learns_no_folder_of_the_history(app: App) -> Non
 # actions ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/actions/interrupt", "/actions/resume"])
-async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, path: str) -> None:
+@pytest.mark.parametrize("verb", ["interrupt", "resume"])
+async def test_a_bulk_action_obeys_only_who_may_do_it(app: App, verb: str) -> None:
     actions = app.management.actions
     asked = actions.ask(Cancel(actor="ada"), TaskFilter())
-    if path == "/actions/resume":
+    if verb == "resume":
         actions.interrupt(asked.id)
     others = Access(actions=ACTIONS - {"cancel"})
     for access, status in ((others, 403), (Access(actions=frozenset({"cancel"})), 303)):
         browser = Browser(with_access(app, access))
         page = await browser.get("/actions/action", params={"id": asked.id})
-        assert (f'action="{path}"' in page.text) is (status == 303)
-        response = await browser.post(path, id=asked.id)
+        assert (f'action="/do/{verb}_action"' in page.text) is (status == 303)
+        response = await browser.post(f"/do/{verb}_action", id=asked.id)
         assert response.status_code == status
-        response = await browser.send(f"/actions/{asked.id}{path.removeprefix('/actions')}")
+        response = await browser.send(f"/actions/{asked.id}/{verb}")
         assert status == 303 or response.status_code == 403
-    assert actions.show(asked.id).state == ("waiting" if "resume" in path else "interrupted")
+    assert actions.show(asked.id).state == ("waiting" if verb == "resume" else "interrupted")
 
 
 # masks --------------------------------------------------------------------------------------------
@@ -299,8 +299,10 @@ async def test_a_masked_argument_cannot_be_guessed_by_a_search(app: App, argumen
     for name in ({}, {"name": "send"}):
         response = await browser.get("/tasks", params={"argument": argument, **name})
         assert response.status_code == 400 and "masked" in response.text
-        for path in ("/tasks/confirm/cancel", "/tasks/cancel"):
-            response = await browser.post(path, scope="matching", argument=argument, **name)
+        for path in ("/confirm/cancel_matching", "/do/cancel_matching"):
+            form = {f"filter.{each}": value for each, value in name.items()}
+            form |= {"scope": "matching", "filter.argument": argument}
+            response = await browser.post(path, **form)
             assert response.status_code == 400 and "masked" in response.text
         for path in ("/api/v1/tasks", "/api/v1/tasks/count"):
             response = await browser.get(path, params={"argument": argument, **name})

@@ -27,7 +27,7 @@ def may(app: App, actions: Collection[str]) -> Browser:
 async def test_a_worker_goes_on_with_an_action_and_the_console_does_not_claim_it(app: App) -> None:
     number, browser = interrupted(app), may(app, {"retry", "cancel"})
     assert "Go on" in (await browser.get(f"/actions/action?id={number}")).text
-    assert (await browser.post("/actions/resume", id=number)).status_code == 303
+    assert (await browser.post("/do/resume_action", id=number)).status_code == 303
     found = app.management.actions.show(number)
     assert (found.state, found.performer) == (ActionState.WAITING, None)
 
@@ -38,12 +38,10 @@ async def test_a_viewer_comes_back_to_the_filtered_list_after_a_change_of_select
     browser = may(app, {"cancel"})
     await browser.get("/tasks?queue=mail&tenant=acme")
     task = app.management.page(limit=1).tasks[0].id
-    chosen = {"task": task, "queue": "mail", "tenant": "acme"}
-    confirmation = (await browser.post("/tasks/confirm/cancel", **chosen)).text
-    for name in ("queue", "tenant"):
-        assert f'type="hidden" name="{name}"' in confirmation
+    chosen = {"ids": task}
+    confirmation = (await browser.post("/confirm/cancel_matching", **chosen)).text
     assert 'href="/tasks?queue=mail&amp;tenant=acme">Back' in confirmation
-    response = await browser.post("/tasks/cancel", **chosen)
+    response = await browser.post("/do/cancel_matching", **chosen)
     assert response.headers["location"] == "/tasks?queue=mail&tenant=acme"
 
 

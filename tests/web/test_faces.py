@@ -93,7 +93,8 @@ def test_a_tool_takes_the_arguments(app: App) -> None:
 async def test_who_may_not_is_refused_by_each_face(app: App, operation: Operation) -> None:
     """A reader may change nothing; a person of one tenant sees nothing that is of all."""
     if operation.right is not None:
-        with pytest.raises(NoRight, match=f"the action {operation.right}"):
+        rights = {operation.right} if isinstance(operation.right, str) else operation.right
+        with pytest.raises(NoRight, match=f"the action {min(rights)}"):
             operation.call(assistant(app), Arguments())
     elif not operation.scoped:
         with pytest.raises(NotAllowed, match="limited to some"):

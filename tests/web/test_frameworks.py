@@ -158,14 +158,14 @@ def check(base: str, folder: Path, ada: dict[str, Any], bo: dict[str, Any]) -> N
         assert client.get(f"{PREFIX}/").status_code == 200
         assert client.get(f"{PREFIX}/tasks?queue=mail").status_code == 200
         assert client.get(f"{PREFIX}/nowhere").status_code == 404
-        response = client.post(f"{PREFIX}/queues/pause", data=form_of(page), headers=origin)
+        response = client.post(f"{PREFIX}/do/pause_queue", data=form_of(page), headers=origin)
         assert response.status_code == 303, response.text
         assert response.headers["location"] == f"{PREFIX}/queues"
-        assert "mail is paused" in client.get(f"{PREFIX}/queues").text
+        assert "pause queue (queue mail)" in client.get(f"{PREFIX}/queues").text
     with browser(base, **bo) as client:
         page = client.get(f"{PREFIX}/queues")
-        assert page.status_code == 200 and "queues/resume" not in page.text
-        response = client.post(f"{PREFIX}/queues/resume", data=form_of(page), headers=origin)
+        assert page.status_code == 200 and "resume_queue" not in page.text
+        response = client.post(f"{PREFIX}/do/resume_queue", data=form_of(page), headers=origin)
         assert response.status_code == 403 and "not include the action" in response.text
     with browser(base) as nobody:
         assert nobody.get(f"{PREFIX}/queues").status_code == 403
@@ -173,7 +173,9 @@ def check(base: str, folder: Path, ada: dict[str, Any], bo: dict[str, Any]) -> N
 
 def form_of(page: httpx.Response) -> dict[str, str]:
     """Return the fields of an action on the queue `mail`, sent from this page."""
-    return {"csrf_token": re.findall(r'data-csrf="(\w+)"', page.text)[0], "queue": "mail"}
+    [back] = {*re.findall(r'name="back" value="([^"]+)"', page.text)} or {""}
+    csrf_token = re.findall(r'data-csrf="(\w+)"', page.text)[0]
+    return {"csrf_token": csrf_token, "back": back, "queue": "mail"}
 
 
 @pytest.mark.parametrize(

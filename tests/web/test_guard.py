@@ -14,7 +14,8 @@ from starlette.requests import Request
 from fairlead import App
 from fairlead.errors import ConfigurationError
 from fairlead.web import Access, console
-from fairlead.web.guard import MOST_BODY_BYTES, is_loopback, is_same_origin, own_path
+from fairlead.web.guard import MOST_BODY_BYTES, is_loopback, is_same_origin
+from fairlead.web.inputs import own_path
 from fairlead.web.login_throttle import MOST_OF_ALL, MOST_OF_ONE, WINDOW_SECONDS, FailedLogins
 from fairlead.web.sessions import SESSION_SECONDS, Signer, key_of
 from tests.web.browsing import HOST, PAGE, SAME_ORIGIN, Browser, with_access
@@ -103,7 +104,7 @@ async def test_a_client_without_cookies_sends_the_token_as_bearer(app: App) -> N
     client = Browser(made).client
     headers = {"authorization": f"Bearer {TOKEN}"}
     assert (await client.get("/queues", headers=headers)).status_code == 200
-    response = await client.post("/queues/pause", data={"queue": "mail"}, headers=headers)
+    response = await client.post("/do/pause_queue", data={"queue": "mail"}, headers=headers)
     assert response.status_code == 303 and app.management.queues()[0].paused
     headers = {"authorization": "Bearer wrong"}
     assert (await client.get("/queues", headers=headers)).status_code == 401
@@ -149,11 +150,11 @@ async def test_a_csrf_token_of_another_session_or_viewer_is_refused(app: App) ->
     await ada.get("/queues")
     await eve.get("/queues")
     ada.csrf, own = eve.csrf, ada.csrf
-    assert (await ada.post("/queues/pause", queue="mail")).status_code == 403
+    assert (await ada.post("/do/pause_queue", queue="mail")).status_code == 403
     ada.csrf, names[0] = own, "eve"
-    assert (await ada.post("/queues/pause", queue="mail")).status_code == 403
+    assert (await ada.post("/do/pause_queue", queue="mail")).status_code == 403
     names[0] = "ada"
-    assert (await ada.post("/queues/pause", queue="mail")).status_code == 303
+    assert (await ada.post("/do/pause_queue", queue="mail")).status_code == 303
 
 
 # origin and host ----------------------------------------------------------------------------------
@@ -223,14 +224,14 @@ async def test_long_requests_are_refused(app: App) -> None:
     await browser.get("/queues")
     assert (await browser.get("/" + "a" * 3000)).status_code == 414
     assert (await browser.get("/queues?a=" + "a" * 9000)).status_code == 414
-    response = await browser.post("/queues/pause", queue="m" * MOST_BODY_BYTES)
+    response = await browser.post("/do/pause_queue", queue="m" * MOST_BODY_BYTES)
     assert response.status_code == 413
 
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"a" * 65536
 
-    response = await browser.client.post("/queues/pause", content=endless(), headers=SAME_ORIGIN)
+    response = await browser.client.post("/do/pause_queue", content=endless(), headers=SAME_ORIGIN)
     assert response.status_code == 413
 
 
@@ -240,18 +241,18 @@ async def test_many_parameters_and_odd_bytes_are_refused(app: App) -> None:
     body = f"csrf_token={browser.csrf}&queue=%ff"
     headers = {**SAME_ORIGIN, "content-type": "application/x-www-form-urlencoded"}
     post = browser.client.post
-    assert (await post("/queues/pause", content=body, headers=headers)).status_code == 400
+    assert (await post("/do/pause_queue", content=body, headers=headers)).status_code == 400
     body = f"csrf_token={browser.csrf}" + "&a=1" * 2000
-    assert (await post("/queues/pause", content=body, headers=headers)).status_code == 400
+    assert (await post("/do/pause_queue", content=body, headers=headers)).status_code == 400
     body = f"csrf_token={browser.csrf}&queue=mail&queue=other"
-    response = await post("/queues/pause", content=body, headers=headers)
+    response = await post("/do/pause_queue", content=body, headers=headers)
     assert response.status_code == 400 and "give it once" in response.text
 
 
 @pytest.mark.parametrize("length", ["-1", "9" * 30, "x", "\xb2", " 1", "1_0"])
 async def test_a_wrong_length_is_refused(app: App, length: str) -> None:
     response = await Browser(with_access(app, Access.full())).client.post(
-        "/queues/pause", headers={**SAME_ORIGIN, "content-length": length.encode("latin-1")}
+        "/do/pause_queue", headers={**SAME_ORIGIN, "content-length": length.encode("latin-1")}
     )
     assert response.status_code == 413
 

@@ -24,10 +24,10 @@ from tests.web.conftest import _register
 BIG = str((1 << 63) - 1)
 ODD = [
     "id=x&name=x&version=1&key=x",
-    "before=-1",
-    "below=-1&skip=-1&rows=-1",
-    f"before={BIG}&below={BIG}&skip=1000000&id={BIG}&version={BIG}&name=mail",
-    f"before={int(BIG) + 1}",
+    "after=-1",
+    "after=-1&rows=-1",
+    f"after={BIG}&id={BIG}&version={BIG}&name=mail",
+    f"after={int(BIG) + 1}",
     "id=2147483648&version=2147483648&name=mail",
     "id=1" + "0" * 30,
     "rows=%D9%A1",
@@ -219,7 +219,7 @@ async def test_a_form_acts_on_the_queue_whose_name_it_stands_beside(filled: App)
     reader = Reader()
     reader.feed((await browser.get("/queues")).text)
     [form] = [each for path, each in reader.actions if dict(each).get("queue") == HOSTILE]
-    response = await browser.client.post("/queues/resume", data=dict(form), headers=SAME_ORIGIN)
+    response = await browser.client.post("/do/resume_queue", data=dict(form), headers=SAME_ORIGIN)
     assert response.status_code == 303
     assert not {each.queue: each for each in filled.management.queues()}[HOSTILE].paused
 
@@ -233,7 +233,7 @@ async def test_a_tenants_viewer_reads_no_word_of_another_tenant(filled: App) -> 
     own = [each.id for each in filled.management.find(tenant="acme")]
     asked = ["zebra", "zebra/u", "zebras", "zebra-name", "zebra-unique", "zebra-keeper"]
     names = ("key", "name", "queue", "search", "tenant", "unique_key", "error", "actor", "verb")
-    queries = ["", "name=mail&key=acme", "state=CANCELLED", "order=wait", "order=share", "skip=1"]
+    queries = ["", "name=mail&key=acme", "state=CANCELLED", "order=wait", "order=share", "after=1"]
     queries += [urlencode({"id": each}) for each in (*own, *ids, *(i[:-1] for i in ids), 1, 2, 3)]
     queries += [urlencode({name: word}) for name in names for word in asked[:3]]
     queries += ["argument=to%3Dzebra-argument", "unique_key=zebra-unique", "fairness_key=zebra"]
@@ -279,15 +279,16 @@ async def test_a_tenants_viewer_changes_nothing_of_another_tenant(filled: App) -
     [other] = management.find(tenant="zebra")
     before = [each for each in management.find() if each.fairness_key != "acme/x"]
     number = len(management.actions.list())
-    form = {"run_at": "2100-01-01", "priority": "1", "queue": "mail", "key": "zebra", "weight": "2"}
+    form = {"run_at": "2100-01-01", "priority": "1", "queue": "mail", "weight": "2"}
+    form |= {"fairness_key": "zebra", "all": "true"}
     for path in [each.path for each in made.screens if "POST" in (each.methods or ())]:
         for more in (
             {"id": other.id},
             {"id": other.id[:-1]},
-            {"task": [other.id]},
-            {"scope": "matching", "fairness_key": "zebra/u"},
-            {"scope": "matching", "tenant": "zebra"},
-            {"scope": "matching", "unique_key": "zebra-unique"},
+            {"ids": [other.id]},
+            {"scope": "matching", "filter.fairness_key": "zebra/u"},
+            {"scope": "matching", "filter.tenant": "zebra"},
+            {"scope": "matching", "filter.unique_key": "zebra-unique"},
             {"id": "1"},
             {"id": "3"},
         ):
@@ -295,14 +296,14 @@ async def test_a_tenants_viewer_changes_nothing_of_another_tenant(filled: App) -
                 path, data={"csrf_token": browser.csrf, **form, **more}, headers=SAME_ORIGIN
             )
             assert response.status_code < 500, (path, more)
-            if path.startswith("/tasks/confirm"):
-                assert other.id not in response.text or "task" in more
-    for more in ({"id": own.id}, {"task": [own.id]}, {"scope": "matching"}):
-        path = "/tasks/task/change" if "id" in more else "/tasks/change"
+            if path.startswith("/confirm"):
+                assert other.id not in response.text or "ids" in more
+    for more in ({"id": own.id}, {"ids": [own.id]}, {"scope": "matching"}):
+        path = "/do/change_task" if "id" in more else "/do/change_matching"
         for key in ("zebra", "zebra/x", "acme2", ""):
             await browser.client.post(
                 path,
-                data={"csrf_token": browser.csrf, "new_key": key, **more},
+                data={"csrf_token": browser.csrf, "new_fairness_key": key, **more},
                 headers=SAME_ORIGIN,
             )
     assert [each for each in management.find() if each.fairness_key != "acme/x"] == before

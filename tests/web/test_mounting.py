@@ -43,9 +43,11 @@ async def test_every_address_of_a_page_is_under_the_prefix(app: App, mount: Any)
             response = await browser.get(address)
             assert response.status_code == 200
             assert "immutable" in response.headers["cache-control"]
-    response = await browser.post("/admin/tasks/queues/pause", queue="mail")
+    response = await browser.post("/admin/tasks/do/pause_queue", queue="mail")
     assert response.headers["location"] == "/admin/tasks/queues"
-    assert "mail is paused" in (await browser.get("/admin/tasks/queues")).text
+    assert "pause queue (queue mail)" in (await browser.get("/admin/tasks/queues")).text
+    response = await browser.post("/admin/tasks/do/resume_queue", queue="mail", back="/other")
+    assert response.headers["location"] == "/admin/tasks/"
     cookie = next(each for each in browser.client.cookies.jar)
     assert cookie.path == "/admin/tasks/"
 

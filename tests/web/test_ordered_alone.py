@@ -75,5 +75,5 @@ async def test_the_screens_of_ordered_queues_nodes_and_one_task_are_shown(app: A
     page = await browser.get(f"/tasks/task?id={handle.id}")
     assert page.status_code == 200 and "runs next" in page.text
     form = {"id": handle.id, "version": "1"}
-    refused = await browser.post("/tasks/task/cancel", **form)
+    refused = await browser.post("/do/cancel_task", **form)
     assert refused.status_code == 409 and "fairlead ordered drop" in refused.text

@@ -55,7 +55,7 @@ def ended(connection: socket.socket) -> bool:
     return True
 
 
-HEAD = b"POST /queues/pause HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nto"
+HEAD = b"POST /do/pause_queue HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nto"
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local", HEAD])

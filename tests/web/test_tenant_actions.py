@@ -68,13 +68,13 @@ async def perform_all(app: App) -> None:
 async def test_selected_tenants_get_a_weight_after_a_confirmation(app: App) -> None:
     browser, hostile = may(app), TENANTS[3]
     page = (await browser.get("/tenants")).text
-    assert page.count('name="tenant"') == 4 and "all 4 that match" in page
-    chosen = {"tenant": ["acme", hostile]}
-    confirmation = (await browser.post("/tenants/confirm/weight", **chosen)).text
-    assert "Weight of 2 tenants" in confirmation and ">acme</a>" in confirmation
+    assert page.count('name="names"') == 4 and "all 4 that match" in page
+    chosen = {"names": ["acme", hostile]}
+    confirmation = (await browser.post("/confirm/weight_tenants", **chosen)).text
+    assert "Weight 2 tenants" in confirmation and ">acme</a>" in confirmation
     assert hostile not in confirmation
     assert app.management.actions.list() == []
-    response = await browser.post("/tenants/change/weight", **chosen, of_queue="mail", weight="2.5")
+    response = await browser.post("/do/weight_tenants", **chosen, queue="mail", weight="2.5")
     [asked] = app.management.actions.list()
     assert response.headers["location"] == f"/actions/action?id={asked.id}"
     assert (asked.verb, asked.actor, asked.state) == ("weight", "ada", ActionState.WAITING)
@@ -87,13 +87,13 @@ async def test_selected_tenants_get_a_weight_after_a_confirmation(app: App) -> N
 async def test_all_that_match_get_a_limit_and_lose_it(app: App) -> None:
     browser = may(app)
     await browser.get("/tenants?search=acme")
-    chosen = {"scope": "matching", "search": "acme"}
-    assert "Limit of 2 tenants" in (await browser.post("/tenants/confirm/limit", **chosen)).text
-    await browser.post("/tenants/change/limit", **chosen, of_queue="mail", limit="3")
+    chosen = {"scope": "matching", "matching.search": "acme"}
+    assert "Limit 2 tenants" in (await browser.post("/confirm/limit_tenants", **chosen)).text
+    await browser.post("/do/limit_tenants", **chosen, queue="mail", limit="3")
     await perform_all(app)
     assert app.management.limits("mail") == {"acme": 3, "acme-labs": 3}
     app.management.set_limit("mail", "globex", 9)
-    await browser.post("/tenants/change/limit", scope="matching", of_queue="mail")
+    await browser.post("/do/limit_tenants", scope="matching", queue="mail", limit="")
     await perform_all(app)
     assert app.management.limits("mail") == {}
     newest = app.management.actions.list()[0]
@@ -103,13 +103,17 @@ async def test_all_that_match_get_a_limit_and_lose_it(app: App) -> None:
 @pytest.mark.parametrize(
     ("verb", "fields", "status"),
     [
-        ("weight", {"of_queue": "mail", "weight": "2"}, 400),
-        ("weight", {"tenant": "acme", "of_queue": "mail", "weight": "0"}, 400),
-        ("weight", {"tenant": "acme", "weight": "2"}, 400),
-        ("weight", {"tenant": "acme", "of_queue": "none", "weight": "2"}, 404),
-        ("weight", {"scope": "matching", "search": "nobody", "of_queue": "mail"}, 400),
-        ("limit", {"tenant": "acme", "of_queue": "mail", "limit": "0"}, 400),
-        ("limit", {"tenant": ["acme"] * 201, "of_queue": "mail", "limit": "1"}, 400),
+        ("weight", {"queue": "mail", "weight": "2"}, 400),
+        ("weight", {"names": "acme", "queue": "mail", "weight": "0"}, 400),
+        ("weight", {"names": "acme", "weight": "2"}, 400),
+        ("weight", {"names": "acme", "queue": "none", "weight": "2"}, 404),
+        (
+            "weight",
+            {"scope": "matching", "matching.search": "nobody", "queue": "mail", "weight": ""},
+            400,
+        ),
+        ("limit", {"names": "acme", "queue": "mail", "limit": "0"}, 400),
+        ("limit", {"names": ["acme"] * 1_001, "queue": "mail", "limit": "1"}, 400),
     ],
 )
 async def test_a_wrong_form_changes_nothing(
@@ -117,7 +121,7 @@ async def test_a_wrong_form_changes_nothing(
 ) -> None:
     browser = may(app)
     await browser.get("/tenants")
-    response = await browser.post(f"/tenants/change/{verb}", **fields)
+    response = await browser.post(f"/do/{verb}_tenants", **fields)
     assert response.status_code == status, response.text
     assert app.management.actions.list() == []
 
@@ -125,13 +129,13 @@ async def test_a_wrong_form_changes_nothing(
 async def test_who_may_set_weights_sets_no_limits(app: App) -> None:
     browser = may(app, {"weight"})
     assert "Limit…" not in (await browser.get("/tenants")).text
-    for path in ("confirm", "change"):
-        response = await browser.post(f"/tenants/{path}/limit", tenant="acme", of_queue="mail")
+    for path in ("confirm", "do"):
+        response = await browser.post(f"/{path}/limit_tenants", names="acme", queue="mail")
         assert response.status_code == 403
     asked = app.management.actions.ask(SetLimits(queue="mail", keys=("a",), limit=1))
-    assert (await browser.post("/actions/interrupt", id=asked.id)).status_code == 403
+    assert (await browser.post("/do/interrupt_action", id=asked.id)).status_code == 403
     reader = (await may(app, ()).get("/tenants")).text
-    assert 'name="tenant"' not in reader and "that match" not in reader
+    assert 'name="names"' not in reader and "that match" not in reader
 
 
 async def test_many_tenants_are_changed_in_batches_and_an_interrupt_holds(app: App) -> None:

@@ -48,8 +48,8 @@ async def test_all_tasks_of_the_first_priority_can_be_changed(shop: Shop) -> Non
     send.options(priority=0, fairness_key="acme").submit_many([{"n": n} for n in range(3)])
     browser = Browser(with_access(app, Access.full(name="ada")))
     await browser.get("/tasks")
-    page = (await browser.post("/tasks/confirm/change", scope="matching")).text
-    assert "Change 3 tasks" in page and 'name="new_key"' in page
+    page = (await browser.post("/confirm/change_matching", scope="matching")).text
+    assert "Change 3 tasks" in page and 'name="new_fairness_key"' in page
 
 
 async def test_a_weight_shows_as_it_is_set_for_a_tenant_whose_tasks_wait(shop: Shop) -> None:
@@ -69,7 +69,7 @@ async def test_what_is_set_for_a_tenant_shows_without_a_task_and_a_run(shop: Sho
     (part,) = tenants.tenant(app.operate_context, "acme").queues
     assert (part.queue, part.weight, part.is_weight_set, part.limit) == ("mail", 3.0, True, 2)
     page = (await Browser(with_access(app, Access.full())).get("/tenants/tenant?key=acme")).text
-    assert "mail" in page and "tenants/limit" in page
+    assert "mail" in page and "do/set_limit" in page
 
 
 async def test_the_numbers_at_the_top_are_those_of_all_queues(shop: Shop) -> None:
@@ -91,12 +91,12 @@ async def test_a_key_below_a_tenant_is_limited_on_the_page_of_its_tenant(shop: S
     browser = Browser(with_access(app, Access.full(name="ada")))
     page = (await browser.get("/tenants/tenant?key=acme")).text
     assert 'value="acme/"' in page and "Settings of this fairness key" not in page
-    fields = {"key": "acme/eu", "queue": "mail", "limit": "3"}
-    response = await browser.post("/tenants/limit", **fields)
+    fields = {"fairness_key": "acme/eu", "queue": "mail", "limit": "3"}
+    await browser.post("/do/set_limit", **fields)
     assert app.management.limits("mail") == {"acme/eu": 3}
-    page = (await browser.get(response.headers["location"])).text
+    page = (await browser.get("/tenants/tenant?key=acme/eu")).text
     assert "Settings of this fairness key" in page and '<td class="num">3</td>' in page
-    await browser.post("/tenants/limit", **{**fields, "limit": ""})
+    await browser.post("/do/set_limit", **{**fields, "limit": ""})
     assert app.management.limits("mail") == {}
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
-from msgspec import NODEFAULT, inspect
+from msgspec import inspect
 from rich.console import Console
 
 from fairlead.app import App
@@ -33,7 +33,7 @@ from fairlead.operate.actions import Preview
 from fairlead.operate.caller import Caller
 from fairlead.operate.change_operations import CHANGING
 from fairlead.operate.documents import document
-from fairlead.operate.operations import MOST_ROWS, Operation, converted
+from fairlead.operate.operations import MOST_ROWS, Field, Operation, converted, fields_of
 from fairlead.operate.read_operations import READS
 from fairlead.operate.results import ChangedTasks, Done
 from fairlead.operate.store.actions import ActionState, BulkAction
@@ -62,103 +62,73 @@ _DRY_RUN: Any = (
 # options ------------------------------------------------------------------------------------------
 
 
-class _Field(NamedTuple):
-    """One argument of an operation, as a command takes it."""
-
-    name: str
-    kind: inspect.Type
-    help: str
-    is_needed: bool
-    is_nullable: bool
-    default: Any
-
-    def declared(self, *, with_ids: bool) -> tuple[Any, ...]:
-        """Return the field of CommandOptions: name, type, and default if it is not needed. What is
-        needed and what may be repeated is an argument of the command, the rest are options.
-        `with_ids`: any number of ids are its only arguments."""
-        flag, help = f"--{self.name.replace('_', '-')}", self.help
-        if isinstance(self.kind, inspect.BoolType):
-            return self.name, Annotated[bool, typer.Option(flag, help=help)], False
-        metavar = self.name.upper().removesuffix("S")
-        match self.kind:
-            case inspect.LiteralType():
-                metavar = "|".join(map(str, self.kind.values))
-            case inspect.EnumType():
-                help = f"{help} {', '.join(self.kind.cls)}."
-            case inspect.DateTimeType():
-                metavar = "TIME"
-            case inspect.IntType() if self.name == "older_than":
-                metavar, help = "DURATION", help.replace("(seconds)", "(as in 30s, 10m, 2h, 7d)")
-            case inspect.IntType() if not self.is_needed:
-                metavar = "N"
-        if isinstance(self.kind, inspect.ListType):
-            argument = typer.Argument(metavar=metavar, help=help)
-            return self.name, Annotated[list[str] | None, argument], None
-        if self.is_needed:
-            if self.is_nullable:
-                help = f"{help} {_NONE}: remove it.".strip()
-            place = typer.Option(flag, metavar=metavar, help=help)
-            if not with_ids:
-                place = typer.Argument(metavar=metavar, help=help)
-            return self.name, Annotated[str, place]
-        if self.default is not None:
-            help = f"{help} Default: {self.default}.".strip()
-        option = typer.Option(flag, metavar=metavar, help=help)
-        return self.name, Annotated[str | None, option], None
-
-    def value(self, given: Any) -> Any:
-        """Return what a person gives as the operation takes it. Raise InvalidTask."""
-        if self.is_needed and self.is_nullable and given == _NONE:
-            return None
-        if self.name == "older_than":
-            found = duration(given)
-            return None if found is None else round(found.total_seconds())
-        if isinstance(self.kind, inspect.DateTimeType):
-            return values.instant(self.name, given, InvalidTask)
-        return given
+def _declared(field: Field, *, with_ids: bool) -> tuple[Any, ...]:
+    """Return the field of CommandOptions: name, type, and default if it is not needed. What is
+    needed and what may be repeated is an argument of the command, the rest are options.
+    `with_ids`: any number of ids are its only arguments."""
+    flag, help = f"--{field.name.replace('_', '-')}", field.help
+    if isinstance(field.kind, inspect.BoolType):
+        return field.name, Annotated[bool, typer.Option(flag, help=help)], False
+    metavar = field.name.upper().removesuffix("S")
+    match field.kind:
+        case inspect.LiteralType():
+            metavar = "|".join(map(str, field.kind.values))
+        case inspect.EnumType():
+            help = f"{help} {', '.join(field.kind.cls)}."
+        case inspect.DateTimeType():
+            metavar = "TIME"
+        case inspect.IntType() if field.name == "older_than":
+            metavar, help = "DURATION", help.replace("(seconds)", "(as in 30s, 10m, 2h, 7d)")
+        case inspect.IntType() if not field.is_needed:
+            metavar = "N"
+    if isinstance(field.kind, inspect.ListType):
+        argument = typer.Argument(metavar=metavar, help=help)
+        return field.name, Annotated[list[str] | None, argument], None
+    if field.is_needed:
+        if field.is_nullable:
+            help = f"{help} {_NONE}: remove it.".strip()
+        place = typer.Option(flag, metavar=metavar, help=help)
+        if not with_ids:
+            place = typer.Argument(metavar=metavar, help=help)
+        return field.name, Annotated[str, place]
+    if field.default is not None:
+        help = f"{help} Default: {field.default}.".strip()
+    option = typer.Option(flag, metavar=metavar, help=help)
+    return field.name, Annotated[str | None, option], None
 
 
-def _fields_of(operation: Operation) -> Iterator[_Field]:
+def _value(field: Field, given: Any) -> Any:
+    """Return what a person gives as the operation takes it. Raise InvalidTask."""
+    if field.is_needed and field.is_nullable and given == _NONE:
+        return None
+    if field.name == "older_than":
+        found = duration(given)
+        return None if found is None else round(found.total_seconds())
+    return given
+
+
+def _fields_of(operation: Operation) -> Iterator[Field]:
     """Yield the arguments of an operation; those of a struct, such as a filter, one by one."""
-    described = inspect.type_info(operation.arguments)
-    assert isinstance(described, inspect.StructType)
     own = operation.arguments.__struct_fields__
-    for field in described.fields:
-        kind = _field_of(field).kind
-        if isinstance(kind, inspect.StructType):
-            yield from (_field_of(each) for each in kind.fields if each.name not in own)
+    for field in fields_of(operation.arguments):
+        if isinstance(field.kind, inspect.StructType):
+            yield from (each for each in fields_of(field.kind.cls) if each.name not in own)
         else:
-            yield _field_of(field)
-
-
-def _field_of(field: inspect.Field) -> _Field:
-    kind, help, is_nullable = field.type, "", False
-    while isinstance(kind, inspect.Metadata | inspect.UnionType):
-        if isinstance(kind, inspect.Metadata):
-            help = (kind.extra_json_schema or {}).get("description", help)
-            kind = kind.type
-        else:
-            is_nullable = True
-            kind = next(each for each in kind.types if not isinstance(each, inspect.NoneType))
-    default = None if field.default is NODEFAULT else field.default
-    return _Field(field.name, kind, help, field.required, is_nullable, default)
+            yield field
 
 
 def _arguments(operation: Operation, given: Mapping[str, Any]) -> msgspec.Struct:
     """Return the arguments of an operation; a struct is made of what belongs to it. Raise
     InvalidTask."""
     found: dict[str, Any] = {}
-    described = inspect.type_info(operation.arguments)
-    assert isinstance(described, inspect.StructType)
-    names = operation.arguments.__struct_fields__
-    for field in described.fields:
-        kind = _field_of(field).kind
-        if not isinstance(kind, inspect.StructType):
+    for field in fields_of(operation.arguments):
+        if not isinstance(field.kind, inspect.StructType):
             found |= {field.name: given[field.name]} if field.name in given else {}
             continue
-        inner = {each.name for each in kind.fields} - set(names)
+        inner = {each.name for each in fields_of(field.kind.cls)}
+        inner -= {*operation.arguments.__struct_fields__}
         if part := {name: value for name, value in given.items() if name in inner}:
-            found[field.name] = converted(part, kind.cls)
+            found[field.name] = converted(part, field.kind.cls)
     return converted(found, operation.arguments)
 
 
@@ -176,14 +146,18 @@ def command_of(operation: Operation, *, is_group: bool = False) -> Callable[...,
     extra = [_DRY_RUN, _YES] if operation.preview else [_YES] if operation.is_final else []
     output = OutputOptions if operation.is_read else PersonOptions
     with_ids = operation.named is not None
-    declared = [*(each.declared(with_ids=with_ids) for each in fields), *extra, ("output", output)]
+    declared = [
+        *(_declared(each, with_ids=with_ids) for each in fields),
+        *extra,
+        ("output", output),
+    ]
     kind = msgspec.defstruct(
         f"{operation.name}_options", declared, bases=(CommandOptions,), frozen=True, kw_only=True
     )
 
     def run(options: Any) -> None:
         given = {
-            each.name: each.value(value)
+            each.name: _value(each, value)
             for each in fields
             if (value := getattr(options, each.name)) not in (None, False)
         }

@@ -47,6 +47,9 @@ MOST_COUNTED = 1000
 MOST_PREVIEWED = 10_000
 """Tasks that a preview looks at."""
 
+MOST_FIRST = 5
+"""First tasks, or names, that a preview shows."""
+
 
 class Preview(msgspec.Struct, frozen=True):
     """Number of tasks that an action would change now, and the first of them."""
@@ -106,16 +109,14 @@ class ActionManagement:
         limit: int | None = None,
         tenants: Collection[str] | None = None,
         counted: int | None = MOST_COUNTED,
-        first: int = 5,
         with_any_values: bool = False,
     ) -> Preview:
-        """Return how many tasks the action would change now, and the first ones. Count up to
+        """Return how many tasks the action would change now, and the first five. Count up to
         `counted`, and look at 10,000 tasks at most; with None, look at all. `with_any_values`: the
         new values are not chosen yet, so that tasks which have those of `change` count too. Raise
         InvalidTask for an action that cannot be made."""
         if counted is not None:
             values.whole("counted", counted, 0, MOST_PREVIEWED, InvalidTask)
-        values.whole("first", first, 0, MOST_COUNTED, InvalidTask)
         draft = batches.draft_of(change, where, limit, tenants, self._context.clock.now())
         action = batches.unstored(draft)
         read = 0
@@ -130,7 +131,7 @@ class ActionManagement:
             page = batches.judge(action, change, found)
             if with_any_values:
                 page = page._replace(fit=page.allowed)
-            shown += page.fit[: first - len(shown)]
+            shown += page.fit[: MOST_FIRST - len(shown)]
             read, is_last = read + len(found), page.is_last
             action = batches.advanced(action, page, len(page.fit))
         changed = action.changed if counted is None else min(action.changed, counted)

@@ -30,6 +30,13 @@ class Recorder:
             yield from log.add(entries(result))
         return result
 
+    def run(self, steps: Steps[T], actor: str, verb: str, **about: Any) -> T:
+        """Run the steps of an action in one transaction, which notes the action if they return that
+        something was done; return their result. Raise InvalidTask for a name that is no text."""
+        entry = self.entry(actor, verb, **about)
+        noted = self.noted(steps, lambda done: [entry] if done else [])
+        return self._context.cluster.database.run(noted)
+
     def note(self, entry: AuditDraft) -> None:
         """Note an action in a transaction of its own."""
         log = self._log()

@@ -20,7 +20,6 @@ from fairlead.operate.changes import (
     Change,
     KeyChange,
     NewValues,
-    SetWeights,
     StoredChange,
     as_text,
     check_change,
@@ -272,10 +271,7 @@ def _set_keys(
     are the last. Its cursor is the number of keys before."""
     past = min(held.looked + MOST_CHANGED, len(change.keys))
     keys = change.keys[held.looked : past]
-    if isinstance(change, SetWeights):
-        changed = yield from store.set_weights(change.queue, keys, change.weight)
-    else:
-        changed = yield from store.set_limits(change.queue, keys, change.limit)
+    changed = yield from change.steps(store, keys)
     after = msgspec.structs.replace(
         held, cursor=str(past), looked=past, changed=held.changed + changed
     )

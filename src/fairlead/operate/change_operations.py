@@ -12,7 +12,7 @@ from fairlead.clock import to_micros
 from fairlead.core import values
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import TaskKey, TaskRecord
-from fairlead.operate.actions import MOST_COUNTED, Preview
+from fairlead.operate.actions import MOST_COUNTED, MOST_FIRST, Preview
 from fairlead.operate.batches import MOST_CHANGED
 from fairlead.operate.caller import Caller, NoRight
 from fairlead.operate.changes import (
@@ -200,7 +200,9 @@ def _preview(verb: str) -> Callable[..., Preview]:
         ids: list[str] | None,
         **given: Any,
     ) -> Preview:
-        made = change_of(verb, given, caller.name)
+        # Until a person has chosen new values, each task whose state allows the change counts.
+        is_open = verb == "change" and set(given.values()) == {None}
+        made = change_of(verb, given | {"priority": 0} if is_open else given, caller.name)
         if ids is not None:
             return _preview_named(caller, made, ids)
         return caller.management.actions.preview(
@@ -209,6 +211,7 @@ def _preview(verb: str) -> Callable[..., Preview]:
             limit=limit,
             tenants=caller.tenants,
             counted=None if caller.is_command else MOST_COUNTED,
+            with_any_values=is_open,
         )
 
     return preview
@@ -217,7 +220,9 @@ def _preview(verb: str) -> Callable[..., Preview]:
 def _preview_named(caller: Caller, change: Change, ids: list[str]) -> Preview:
     found = [caller.management.named(id, tenants=caller.tenants) for id in ids]
     fit = [task for task in found if task.state in change.states]
-    return Preview(changed=len(fit), is_more=False, refused=len(found) - len(fit), first=fit[:5])
+    return Preview(
+        changed=len(fit), is_more=False, refused=len(found) - len(fit), first=fit[:MOST_FIRST]
+    )
 
 
 def _asked(
@@ -283,6 +288,10 @@ for verb in TASK_CHANGES:
 # bulk actions -------------------------------------------------------------------------------------
 
 
+_VERBS = frozenset({*TASK_CHANGES, "weight", "limit"})
+"""Rights to the changes that bulk actions make."""
+
+
 def _check_verb(caller: Caller, id: int) -> None:
     """Raise NoRight if the caller may not do what a bulk action does; UnknownAction."""
     verb = caller.management.actions.show(id, tenants=caller.tenants).verb
@@ -294,11 +303,11 @@ def _check_verb(caller: Caller, id: int) -> None:
     "/actions/{id}/interrupt",
     command="actions interrupt",
     example="12",
-    right="cancel",
+    right=_VERBS,
     scoped=True,
 )
 def interrupt_action(caller: Caller, *, id: Id) -> BulkAction:
-    """Stop a bulk action after its present batch. Needs the right to its change too."""
+    """Stop a bulk action after its present batch. Needs the right to its change."""
     _check_verb(caller, id)
     actions = caller.management.actions
     return shown_action(actions.interrupt(id, actor=caller.name, tenants=caller.tenants))
@@ -308,7 +317,7 @@ def interrupt_action(caller: Caller, *, id: Id) -> BulkAction:
     "/actions/{id}/resume",
     command="actions resume",
     example="12",
-    right="retry",
+    right=_VERBS,
     scoped=True,
     is_queued=True,
 )
@@ -320,7 +329,7 @@ def resume_action(
         bool, Meta(description="Also if a process performs it; that process then stops.")
     ] = False,
 ) -> BulkAction:
-    """Go on with a bulk action that was interrupted. Needs the right to its change too."""
+    """Go on with a bulk action that was interrupted. Needs the right to its change."""
     _check_verb(caller, id)
     resumed = caller.management.actions.resume(
         id,
@@ -416,7 +425,9 @@ def preview_tenants(
 ) -> TenantPreview:
     """Count the tenants that would be changed. Changes nothing."""
     found = chosen_tenants(caller, names, matching)
-    return TenantPreview(number=len(found.names), first=found.names[:5], is_sample=found.is_sample)
+    return TenantPreview(
+        number=len(found.names), first=found.names[:MOST_FIRST], is_sample=found.is_sample
+    )
 
 
 def chosen_tenants(

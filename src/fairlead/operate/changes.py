@@ -161,9 +161,14 @@ class _KeyChange(_Change, frozen=True, kw_only=True):
 
     def details(self) -> str | None:
         """Return the new value, and the number of keys."""
-        given = getattr(self, self.verb)
-        value = "cleared" if given is None else given
+        value = "cleared" if self.value is None else self.value
         return msgspec.json.encode({self.verb: value, "keys": len(self.keys)}).decode()
+
+    @property
+    def value(self) -> float | None:
+        """Return the new value; None removes the present one."""
+        found: float | None = getattr(self, self.verb)
+        return found
 
 
 class SetWeights(_KeyChange, frozen=True, kw_only=True, tag="weight"):
@@ -172,12 +177,21 @@ class SetWeights(_KeyChange, frozen=True, kw_only=True, tag="weight"):
     done: ClassVar[str] = "weighted"
     weight: float | None
 
+    def steps(self, store: SqlStore, keys: Sequence[str]) -> Steps[int]:
+        """Set the weight of some of the keys; return how many were changed."""
+        weight = None if self.weight is None else float(self.weight)
+        return store.set_weights(self.queue, keys, weight)
+
 
 class SetLimits(_KeyChange, frozen=True, kw_only=True, tag="limit"):
     """Limit how many tasks of each key run at once on each node, or lift the limits."""
 
     done: ClassVar[str] = "limited"
     limit: int | None
+
+    def steps(self, store: SqlStore, keys: Sequence[str]) -> Steps[int]:
+        """Set the limit of some of the keys; return how many were changed."""
+        return store.set_limits(self.queue, keys, self.limit)
 
 
 KeyChange = SetWeights | SetLimits

@@ -1,5 +1,5 @@
 """Operations: each thing that people read or change, declared once. The JSON API, its OpenAPI
-document, the tools of MCP and the command line are made from these declarations."""
+document, the tools of MCP, the forms of the console and the command line are made from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -120,8 +120,8 @@ class Operation:
     """Arguments of an example of the command, as a person writes them."""
     is_tool: bool = False
     """Whether MCP has it as a tool."""
-    right: str | None = None
-    """Right that a caller needs; None for a read."""
+    right: str | frozenset[str] | None = None
+    """Right that a caller needs, or several of which any one will do; None for a read."""
     scoped: bool = False
     """Whether it keeps to the tenants of the caller; others refuse a caller who is limited to
     tenants."""
@@ -158,29 +158,26 @@ class Operation:
         names = self.arguments.__struct_fields__
         return tuple(each for each in names if each not in self.in_path)
 
-    def call(self, caller: Any, given: msgspec.Struct, filters: TaskFilters | None = None) -> Any:
-        """Return what the function returns. `filters`: those of the arguments, unless the caller
-        gives others. Raise what it raises, NoRight without the right, NotAllowed for a caller who
-        is limited to tenants where others would show."""
+    def call(self, caller: Any, given: msgspec.Struct) -> Any:
+        """Return what the function returns. Raise what it raises, NoRight without the right,
+        NotAllowed for a caller who is limited to tenants where others would show."""
         if isinstance(caller, Caller):
             self._check(caller)
         own = {
             name: getattr(given, name)
             for name in self.arguments.__struct_fields__
-            if not self.is_of_filter(name)
+            if not (self.has_filter and name in Filter.__struct_fields__)
         }
         if self.has_filter:
-            own["filters"] = caller.searchable(filters_of(given) if filters is None else filters)
+            own["filters"] = caller.searchable(filters_of(given))
         found = self.function(caller, **own)
         return Done() if found is None else found
 
-    def is_of_filter(self, name: str) -> bool:
-        """Return whether an argument is a condition of the filter of tasks."""
-        return self.has_filter and name in Filter.__struct_fields__
-
     def _check(self, caller: Caller) -> None:
-        if self.right is not None and not caller.may(self.right):
-            raise NoRight(f"your access does not include the action {self.right}")
+        rights = {self.right} if isinstance(self.right, str) else self.right
+        if rights is not None and not any(map(caller.may, rights)):
+            needed = " or ".join(sorted(rights))
+            raise NoRight(f"your access does not include the action {needed}")
         if caller.tenants is not None and not self.scoped:
             raise NotAllowed(
                 f"{self.name} is about all tenants, and this access is limited to some"
@@ -223,12 +220,49 @@ def declare(
     return add
 
 
+class Field(NamedTuple):
+    """One argument of an operation, for what asks a person for it."""
+
+    name: str
+    kind: msgspec.inspect.Type
+    help: str
+    is_needed: bool
+    is_nullable: bool
+    default: Any
+
+
+@cache
+def fields_of(arguments: type[msgspec.Struct]) -> tuple[Field, ...]:
+    """Return the arguments of an operation, or the fields of a struct in them."""
+    described = msgspec.inspect.type_info(arguments)
+    assert isinstance(described, msgspec.inspect.StructType)
+    return tuple(map(_field_of, described.fields))
+
+
+def _field_of(field: msgspec.inspect.Field) -> Field:
+    kind, help, is_nullable = field.type, "", False
+    while isinstance(kind, msgspec.inspect.Metadata | msgspec.inspect.UnionType):
+        if isinstance(kind, msgspec.inspect.Metadata):
+            help = (kind.extra_json_schema or {}).get("description", help)
+            kind = kind.type
+        else:
+            is_nullable = True
+            kind = next(
+                each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType)
+            )
+    default = None if field.default is msgspec.NODEFAULT else field.default
+    return Field(field.name, kind, help, field.required, is_nullable, default)
+
+
 def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
     """Return arguments of this kind, some of which are texts. Raise InvalidTask."""
-    for name in _whole_numbers(kind) if isinstance(given, dict) else ():
-        text = given.get(name)
-        if isinstance(text, str) and not _WHOLE.fullmatch(text):
-            raise InvalidTask(f"{name}: use a whole number")
+    if isinstance(given, dict):
+        texts = {
+            field.name: _value(field, text)
+            for field in fields_of(kind)
+            if isinstance(text := given.get(field.name), str)
+        }
+        given = given | texts
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -239,21 +273,21 @@ def converted(given: Any, kind: type[msgspec.Struct]) -> msgspec.Struct:
         raise InvalidTask(f"{found['name']}: use {' or '.join(types)}") from None
 
 
-@cache
-def _whole_numbers(arguments: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the arguments that are whole numbers. The library also takes 1e3, and null for none,
-    by which a wrong value would select everything."""
-    described = msgspec.inspect.type_info(arguments)
-    assert isinstance(described, msgspec.inspect.StructType)
-    return frozenset(field.name for field in described.fields if _has_whole(field.type))
-
-
-def _has_whole(kind: msgspec.inspect.Type) -> bool:
-    if isinstance(kind, msgspec.inspect.UnionType):
-        return any(map(_has_whole, kind.types))
-    if isinstance(kind, msgspec.inspect.Metadata):
-        return _has_whole(kind.type)
-    return isinstance(kind, msgspec.inspect.IntType)
+def _value(field: Field, text: str) -> Any:
+    """Return what a person wrote as an argument takes it. Raise InvalidTask."""
+    match field.kind:
+        case msgspec.inspect.DateTimeType():
+            return values.instant(field.name, text, InvalidTask)
+        case msgspec.inspect.EnumType():
+            return values.one_of(field.name, text, *field.kind.cls, error=InvalidTask)
+        case msgspec.inspect.LiteralType():
+            return values.one_of(field.name, text, *map(str, field.kind.values), error=InvalidTask)
+        # The library also takes 1e3 as a whole number, and null for none, by which a wrong value
+        # would select everything.
+        case msgspec.inspect.IntType() if not _WHOLE.fullmatch(text):
+            raise InvalidTask(f"{field.name}: use a whole number")
+        case _:
+            return text
 
 
 @cache

@@ -92,11 +92,10 @@ class PeriodicManagement:
         else:
             raise UnknownTask(self._unknown(name))
         record = status.record
-        entry = self._recorder.entry(actor, "remove_periodic", subject=name)
-        steps = self._recorder.noted(
-            self._store.remove(name, record.declared_at), lambda done: [entry] if done else []
-        )
-        if status.is_declared or not self._database.run(steps):
+        steps = self._store.remove(name, record.declared_at)
+        if status.is_declared or not self._recorder.run(
+            steps, actor, "remove_periodic", subject=name
+        ):
             raise NotAllowed(
                 f"periodic task {name!r} is declared by worker {record.declared_by}: remove it from"
                 f" the code, deploy, and wait {UNDECLARED_SECONDS:g} s; or pause it"
@@ -105,11 +104,8 @@ class PeriodicManagement:
     def _pause(self, name: str, paused: bool, actor: str) -> None:
         _check_name(name)
         verb = "pause_periodic" if paused else "resume_periodic"
-        entry = self._recorder.entry(actor, verb, subject=name)
-        steps = self._recorder.noted(
-            self._store.pause(name, paused, self._now()), lambda done: [entry] if done else []
-        )
-        if not self._database.run(steps):
+        steps = self._store.pause(name, paused, self._now())
+        if not self._recorder.run(steps, actor, verb, subject=name):
             raise UnknownTask(self._unknown(name))
 
     def _now(self) -> int:

@@ -153,10 +153,8 @@ class PolicyManagement:
 
     def switch_on(self, queue: str = EVERY_QUEUE, author: str = A_PERSON) -> bool:
         """Clear the kill switch; return False when it was not set."""
-        entry = self._recorder.entry(author, "switch_on_tuning", queue=queue or None)
-        return self._database.run(
-            self._recorder.noted(self._store.switch_on(queue), lambda done: [entry] if done else [])
-        )
+        steps = self._store.switch_on(queue)
+        return self._recorder.run(steps, author, "switch_on_tuning", queue=queue or None)
 
     def _noted(
         self, steps: Steps[int | None], author: str, verb: str, draft: PolicyDraft

@@ -116,7 +116,7 @@ def show_tenant(caller: Caller, *, key: Key) -> Tenant:
     return tenant(caller.context, name, tenants=caller.tenants, facts=caller.facts())
 
 
-@_read("/tenant/why", command="tenants why", example="acme", scoped=True, is_tool=True)
+@_read("/tenant/why", command="tenants show", example="acme", scoped=True, is_tool=True)
 def tenant_why(caller: Caller, *, key: Key) -> TenantWhy:
     """Show why a tenant waits: its numbers, and its oldest tasks explained."""
     found = show_tenant(caller, key=key)
@@ -229,14 +229,19 @@ def list_periodic(caller: Caller) -> list[PeriodicStatus]:
 
 @_read("/ordered", name="ordered", command="ordered", example="--queue reminders")
 def list_ordered(caller: Caller, *, queue: Text | None = None) -> list[OrderedQueue]:
-    """List the ordered queues that the application declares, or one, with their partitions."""
+    """List the ordered queues that the application declares, or one, with their partitions: none
+    for a queue that is neither served nor used yet."""
     context = caller.context
-    names = set(context.ordered_queues) if queue is None else {queue}
-    if queue is None and names:
-        names &= {*context.cluster.database.read_now(context.cluster.queue_settings())}
-    management = OrderedManagement(context)
+    names = context.ordered_queues if queue is None else [queue]
+    if not names:
+        return []
+    known = context.cluster.database.read_now(context.cluster.queue_settings())
+    status = OrderedManagement(context).status
     return [
-        OrderedQueue(queue=name, partitions=caller.wait(management.status(name)))
+        OrderedQueue(
+            queue=name,
+            partitions=caller.wait(status(name)) if name in known or name == queue else [],
+        )
         for name in sorted(names)
     ]
 

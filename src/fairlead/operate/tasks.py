@@ -20,8 +20,6 @@ from fairlead.errors import (
 )
 from fairlead.model import (
     FINAL_STATES,
-    MAX_WEIGHT,
-    MIN_WEIGHT,
     AttemptRecord,
     RunNotes,
     ScheduledTask,
@@ -40,11 +38,15 @@ from fairlead.operate.changes import (
     Cancel,
     Change,
     Fail,
+    KeyChange,
     NewValues,
     Reschedule,
     Resume,
     Retry,
+    SetLimits,
+    SetWeights,
     check_change,
+    check_key_change,
     check_state,
 )
 from fairlead.operate.context import OperateContext, unknown_queue
@@ -63,7 +65,6 @@ from fairlead.operate.store.audit import AuditDraft, AuditOutcome
 from fairlead.ports.cluster import NodeRecord
 from fairlead.ports.notification import Notification
 from fairlead.ports.sql_store import SqlStore
-from fairlead.ports.statements import Steps
 from fairlead.ports.task_records import KeyLoad, QueueStatus, TaskFilter
 
 MOST_SEARCHED = 100_000
@@ -433,13 +434,7 @@ class Management:
         The weight is in force within seconds in the whole cluster; None removes it. Raise
         UnknownQueue, InvalidTask.
         """
-        _name(queue)
-        values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
-        if weight is not None:
-            weight = values.number("weight", weight, MIN_WEIGHT, MAX_WEIGHT, InvalidTask)
-        steps = self._store.set_weights(queue, [fairness_key], weight)
-        new = None if weight is None else f"{weight:g}"
-        self._set("weight", steps, queue, fairness_key, new, actor)
+        self._set(SetWeights(queue=queue, keys=(fairness_key,), weight=weight, actor=actor))
 
     def set_limit(
         self, queue: str, fairness_key: str, limit: int | None, *, actor: str = A_PERSON
@@ -450,12 +445,7 @@ class Management:
         The limit is in force within seconds in the whole cluster; None removes it. Raise
         UnknownQueue, InvalidTask; NotSupported on a store without SQL.
         """
-        _name(queue)
-        values.text("fairness_key", fairness_key, may_be_empty=True, error=InvalidTask)
-        if limit is not None:
-            limit = values.whole("limit", limit, 1, values.MOST_COUNT, InvalidTask)
-        steps = self._store.set_limits(queue, [fairness_key], limit)
-        self._set("limit", steps, queue, fairness_key, None if limit is None else str(limit), actor)
+        self._set(SetLimits(queue=queue, keys=(fairness_key,), limit=limit, actor=actor))
 
     def heaviest_keys(self, queue: str, limit: int = 10) -> tuple[list[KeyLoad], int]:
         """Return the fairness keys with most tasks that may run now, and how many keys have any."""
@@ -467,28 +457,20 @@ class Management:
 
     # how ------------------------------------------------------------------------------------------
 
-    # Six parameters on purpose: the setting and its audit row.
-    def _set(
-        self,
-        what: str,
-        steps: Steps[int],
-        queue: str,
-        fairness_key: str,
-        new: str | None,
-        actor: str,
-    ) -> None:
-        """Set or clear (`new` is None) the weight or limit of a key, and note it."""
-        entry = self._recorder.entry(
-            actor,
-            f"clear_{what}" if new is None else f"set_{what}",
-            queue=queue,
-            fairness_key=fairness_key,
-            details=new,
+    def _set(self, change: KeyChange) -> None:
+        """Set or clear the weight or limit of one key, and note it."""
+        check_key_change(change)
+        done = self._recorder.run(
+            change.steps(self._store, change.keys),
+            change.actor,
+            f"{'clear' if change.value is None else 'set'}_{change.verb}",
+            queue=change.queue,
+            fairness_key=change.keys[0],
+            details=None if change.value is None else f"{change.value:.15g}",
         )
-        if not self._database.run(
-            self._recorder.noted(steps, lambda done: [entry] if done else [])
-        ):
-            raise unknown_queue(queue, "" if new is not None else f", or it has no such {what}")
+        if not done:
+            missing = "" if change.value is not None else f", or it has no such {change.verb}"
+            raise unknown_queue(change.queue, missing)
         self._announce_control()
 
     def _change(self, change: Change, tasks: Sequence[TaskRecord]) -> set[str]:
@@ -526,11 +508,8 @@ class Management:
 
     def _pause(self, queue: str, paused: bool, actor: str) -> None:
         verb = "pause_queue" if paused else "resume_queue"
-        entry = self._recorder.entry(actor, verb, queue=_name(queue))
-        steps = self._recorder.noted(
-            self._context.cluster.pause(queue, paused), lambda done: [entry] if done else []
-        )
-        if not self._database.run(steps):
+        steps = self._context.cluster.pause(_name(queue), paused)
+        if not self._recorder.run(steps, actor, verb, queue=queue):
             raise unknown_queue(queue)
         self._announce_control()
 

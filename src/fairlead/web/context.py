@@ -59,7 +59,9 @@ class SharedReads:
     """Results of reads that viewers share for some seconds, so that many viewers of one screen cost
     as much as one. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_RESULTS) -> None:
+        """`most`: greatest number of results."""
+        self._most = most
         self._clears = 0
         self._lock = threading.Lock()
         self._found: dict[Hashable, tuple[float, Any]] = {}
@@ -95,7 +97,7 @@ class SharedReads:
             if clears != self._clears:
                 return  # an action changed something while this was read
             self._found.pop(key, None)
-            while len(self._found) >= MOST_RESULTS:
+            while len(self._found) >= self._most:
                 del self._found[next(iter(self._found))]
             self._found[key] = found
 

@@ -30,14 +30,13 @@ from fairlead.errors import ConfigurationError
 from fairlead.web.access import Access
 from fairlead.web.context import ConsoleSettings
 from fairlead.web.ended_sessions import EndedSessions
-from fairlead.web.inputs import MOST_QUERY_BYTES, Inputs
+from fairlead.web.inputs import MOST_PATH_BYTES, MOST_QUERY_BYTES, Inputs, own_path
 from fairlead.web.login_throttle import FailedLogins
 from fairlead.web.refusals import Refusal, defect, refusal_of
 from fairlead.web.sessions import Session, Signer, is_same_secret
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_BODY_BYTES = 256 * 1024
-MOST_PATH_BYTES = 2048
 LOGIN, LOGOUT, STATIC = "/login", "/logout", "/static/"
 
 _CONTINUE = (
@@ -106,7 +105,7 @@ class Guard:
         if visit.path.startswith(STATIC):
             return None
         session = visit.session
-        if session is not None and await self._has_ended(session):
+        if session is not None and await run_in_threadpool(self._ended.has, session):
             session = None
         if visit.path == LOGIN and visit.request.method in ("GET", "HEAD", "POST"):
             return await self._login(visit)
@@ -134,11 +133,6 @@ class Guard:
                     await run_in_threadpool(self._ended.add, session, time.time())
                 return RedirectResponse(f"{visit.base}{LOGIN}", 303)
         return None
-
-    async def _has_ended(self, session: Session) -> bool:
-        if self._ended.is_known(session):
-            return self._ended.has(session)
-        return await run_in_threadpool(self._ended.has, session)
 
     async def _access(self, visit: _Visit, session: Session | None) -> Access | None:
         """Return the access of the viewer; None if the viewer has to log in."""
@@ -405,13 +399,6 @@ def is_same_origin(headers: Headers) -> bool:
         return True
     scheme, _, place = origin.partition("://")
     return scheme in ("http", "https") and place.lower() == headers.get("host", "").lower()
-
-
-def own_path(given: str) -> str:
-    """Return a path inside the console; "/" for an address that could lead to another site."""
-    is_own = given.startswith("/") and not given.startswith("//")
-    is_plain = given.isascii() and given.isprintable() and "\\" not in given
-    return given if is_own and is_plain else "/"
 
 
 def host_name(headers: Headers) -> str:

@@ -13,6 +13,7 @@ from fairlead.operate.operations import DEFAULT_ROWS, MOST_ROWS
 MOST_PARAMETERS = 1100
 """Greatest number of parameters of one request: a form of 1,000 selected tasks and its filter."""
 MOST_QUERY_BYTES = 8192
+MOST_PATH_BYTES = 2048
 
 
 class BadInput(InvalidTask):
@@ -75,19 +76,6 @@ class Inputs:
             )
         return int(value)
 
-    def number(self, name: str, low: float, high: float) -> float | None:
-        """Return a number from `low` to `high`; None if it is missing."""
-        value = self.text(name, 100)
-        if value is None:
-            return None
-        try:
-            found = float(value)
-        except ValueError:
-            found = float("nan")
-        if not low <= found <= high:
-            raise BadInput(f"{name} {values.brief(value)}: use a number from {low:g} to {high:g}")
-        return found
-
     def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str | None:
         """Return one of the choices; `default` if it is missing."""
         value = self.text(name, 100)
@@ -126,3 +114,10 @@ class Inputs:
         if found is not None and len(found) > 1:
             raise BadInput(f"{name} is given {len(found)} times: give it once")
         return None if found is None else found[0]
+
+
+def own_path(given: str) -> str:
+    """Return a path of this site; "/" for an address that could lead to another one."""
+    is_own = given.startswith("/") and not given.startswith("//")
+    is_plain = given.isascii() and given.isprintable() and "\\" not in given
+    return given if is_own and is_plain else "/"

@@ -162,6 +162,14 @@ class Page:
         path = quote(self.request.scope["path"])
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
+    def pager(self, next: str | int | None) -> dict[str, str | None]:
+        """Return the addresses of the first page of a list and of the one at `next`, for a
+        template; None for one that is not needed."""
+        return {
+            "first": self.with_query(after=None) if self.query.text("after") else None,
+            "following": None if next is None else self.with_query(after=next),
+        }
+
     @property
     def base(self) -> str:
         """Prefix under which the console is mounted, without a slash at its end."""
@@ -178,11 +186,11 @@ class Page:
             response.delete_cookie(NOTICE_COOKIE, path=f"{self.base}/")
         return response
 
-    def done(self, message: str, route: str, /, **parameters: Any) -> Response:
+    def done(self, message: str, address: str) -> Response:
         """Return the response to an action: a redirect to a screen, which shows the message once.
         Call it after the change, because it drops what viewers share."""
         self.parts.reads.clear()
-        response = RedirectResponse(self.link(route, **parameters), 303)
+        response = RedirectResponse(address, 303)
         text = message if len(message) <= _LONGEST_NOTICE else f"{message[:_LONGEST_NOTICE]}…"
         response.set_cookie(
             NOTICE_COOKIE,

@@ -20,6 +20,8 @@ from fairlead.contrib.django.models import Attempt, Task
 from fairlead.contrib.django.project import get_app
 from fairlead.core.payload import unpack
 from fairlead.errors import FairleadError
+from fairlead.operate.change_operations import TASK_CHANGES
+from fairlead.operate.changes import CHANGES
 
 MOST_SHOWN = 4000
 """Greatest number of characters of the arguments on the page of a task."""
@@ -42,6 +44,18 @@ def _instant(name: str) -> Callable[[Any], str]:
 
     instant.__name__ = name
     return instant
+
+
+def _change_of(verb: str) -> Callable[..., None]:
+    """Return the action of the admin that makes a change of tasks."""
+    effect = TASK_CHANGES[verb][0].format("selected tasks", "their")
+
+    @admin.action(description=effect.rstrip("."), permissions=["act"])
+    def change(model_admin: Any, request: Any, queryset: Any) -> None:
+        model_admin.change(request, queryset, verb)
+
+    change.__name__ = verb
+    return change
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -89,7 +103,7 @@ class TaskAdmin(ReadOnlyAdmin):
     )
     list_filter = ("state", "queue", "name", "priority")
     search_fields = ("=id", "=fairness_key", "=ordering_key", "=unique_key", "name", "error_type")
-    actions = ("retry", "resume", "cancel")
+    actions: ClassVar[list[Any]] = [*map(_change_of, ("retry", "resume", "cancel"))]
     exclude: ClassVar[list[str]] = ["payload", "payload_format"]
 
     def get_readonly_fields(self, request: Any, obj: Any = None) -> list[Any]:
@@ -133,23 +147,9 @@ class TaskAdmin(ReadOnlyAdmin):
         )
         return str(format_html_join("", "{}. {}: {} {}<br>", lines) or "-")
 
-    @admin.action(description="Retry selected tasks now", permissions=["act"])
-    def retry(self, request: Any, queryset: Any) -> None:
-        """Run tasks in ERROR, or that wait, again now."""
-        self._change(request, queryset, "retry", "retried")
-
-    @admin.action(description="Resume selected tasks with all tries", permissions=["act"])
-    def resume(self, request: Any, queryset: Any) -> None:
-        """Run tasks again with all of their tries."""
-        self._change(request, queryset, "resume", "resumed")
-
-    @admin.action(description="Cancel selected tasks", permissions=["act"])
-    def cancel(self, request: Any, queryset: Any) -> None:
-        """Cancel tasks that have not ended."""
-        self._change(request, queryset, "cancel", "cancelled")
-
-    def _change(self, request: Any, queryset: Any, verb: str, done: str) -> None:
-        commands, actor = management(), request.user.get_username()
+    def change(self, request: Any, queryset: Any, verb: str) -> None:
+        """Change the selected tasks, and say how many were changed and which were refused."""
+        commands, change = management(), CHANGES[verb](actor=request.user.get_username())
         changed, refused = 0, list[str]()
         tasks = list(queryset.values_list("id", "version"))
         for start in range(0, len(tasks), BATCH):
@@ -157,7 +157,7 @@ class TaskAdmin(ReadOnlyAdmin):
                 for task_id, version in tasks[start : start + BATCH]:
                     try:
                         with transaction.atomic(using=get_app().alias):
-                            getattr(commands, verb)(task_id, version=version, actor=actor)
+                            commands.apply(change, task_id, version)
                         changed += 1
                     except FairleadError as error:
                         refused.append(f"{task_id}: {error}")
@@ -166,7 +166,7 @@ class TaskAdmin(ReadOnlyAdmin):
         if more := refused[MOST_MESSAGES:]:
             self.message_user(request, f"{len(more)} more were refused.", messages.WARNING)
         if changed:
-            self.message_user(request, f"{changed} {done}.", messages.SUCCESS)
+            self.message_user(request, f"{changed} {change.done}.", messages.SUCCESS)
 
 
 @admin.register(Attempt)

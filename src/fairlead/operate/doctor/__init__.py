@@ -1,7 +1,7 @@
 """The doctor: find wrong configuration, and say which tasks wait and why."""
 
 from fairlead.operate.doctor.examine import examine
-from fairlead.operate.doctor.explain import Explanation, Position, Reason, explain, explanation
+from fairlead.operate.doctor.explain import Explanation, Position, Reason, explanation
 from fairlead.operate.doctor.finding import Finding, Severity
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "Reason",
     "Severity",
     "examine",
-    "explain",
     "explanation",
 ]

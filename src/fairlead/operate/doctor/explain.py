@@ -15,14 +15,13 @@ from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.errors import InvalidTask, UnknownTask
 from fairlead.model import LOWEST, LaneKey, Level, PartitionKey, State, TaskRecord
 from fairlead.operate.context import OperateContext
-from fairlead.operate.doctor.finding import Finding, Severity, counted
+from fairlead.operate.doctor.finding import Severity, counted
 from fairlead.operate.filters import checked_id, is_within
 from fairlead.operate.overview import owners
 
 MOST_AHEAD = 10_000
 """Number up to which an explanation counts the tasks ahead."""
 
-_EVERY_KEY = 1_000_000
 _FOR_A_LIMIT = "it waits for a limit of its task or queue, or for its ordering key"
 
 ReasonKind = Literal[
@@ -78,27 +77,19 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     reasons: list[Reason]
 
 
-async def explain(context: OperateContext, task_id: str) -> list[Finding]:
-    """Return findings that explain the state of a task. Raise UnknownTask."""
-    found = await explanation(context, task_id, most_ahead=None)
-    return [Finding(each.severity, each.what, each.must_happen) for each in found.reasons]
-
-
 async def explanation(
     context: OperateContext,
     task_id: str,
     *,
-    most_ahead: int | None = MOST_AHEAD,
+    most_ahead: int = MOST_AHEAD,
     tenants: Collection[str] | None = None,
 ) -> Explanation:
     """Return why a task is in its state, and what must happen before it goes on.
 
-    Counts at most `most_ahead` tasks ahead of one that may run. With None, it counts all of them,
-    and reads all tasks of the queue for the share of its key. With `tenants`, no task of another
+    Counts at most `most_ahead` tasks ahead of one that may run. With `tenants`, no task of another
     tenant is named. Raise InvalidTask, and UnknownTask, also for a task of none of `tenants`.
     """
-    if most_ahead is not None:
-        values.whole("most_ahead", most_ahead, 1, values.MOST_ROWS, InvalidTask)
+    values.whole("most_ahead", most_ahead, 1, values.MOST_ROWS, InvalidTask)
     record = find_record(context.connector, checked_id(task_id))
     if record is None or not is_within(record.fairness_key, tenants):
         raise UnknownTask(
@@ -115,7 +106,7 @@ class _Sight:
 
     context: OperateContext
     tenants: Collection[str] | None
-    most_ahead: int | None
+    most_ahead: int
 
 
 async def _reasons(sight: _Sight, record: TaskRecord) -> list[Reason]:
@@ -275,7 +266,6 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
             return position, f"{ahead:,} tasks arrived before it", limits
         return position, f"not in the stored backlog, at most {ahead:,} tasks ahead of it", limits
     tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level, most)
-    share = None if most is not None else await _share(sight.context, record)
     position = Position(ahead=tasks, keys_ahead=keys, level=entry.level, is_cut=tasks == most)
     level = f"({entry.level.pass_}, {entry.level.id})"
     if tasks == 0:
@@ -284,12 +274,4 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
     if position.is_cut:
         ahead_of_it += " or more"
     of_keys = counted(keys, "key")
-    of_queue = "" if share is None else f", its key's share {share:.1%}"
-    return position, f"level {level}, {ahead_of_it} ahead of it from {of_keys}{of_queue}", limits
-
-
-async def _share(context: OperateContext, record: TaskRecord) -> float:
-    """Return the share of the task's key in its queue. Reads all tasks of the queue."""
-    store = context.sql_store
-    loads, _ = await store.database.read(store.heaviest_keys(record.queue, _EVERY_KEY))
-    return next((load.share for load in loads if load.fairness_key == record.fairness_key), 0.0)
+    return position, f"level {level}, {ahead_of_it} ahead of it from {of_keys}", limits

@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from starlette.responses import Response
 
 from fairlead.core import values
 from fairlead.operate.documents import document
 from fairlead.operate.operations import Operation, converted, part_of
+from fairlead.operate.read_operations import READS
 from fairlead.web import routing
 from fairlead.web.inputs import BadInput
 from fairlead.web.page import Page
 from fairlead.web.refusals import Refusal
 from fairlead.web.routing import Handler, ScreenRoute, screen
-from fairlead.web.task_filters import filters_of
 
 PREFIX = "/api/v1"
 JSON = "application/json"
+_READS = {operation.name: operation for operation in READS}
 
 
 def route_of(operation: Operation) -> ScreenRoute:
@@ -43,20 +44,38 @@ def json_of(result: Any, kind: Any) -> bytes:
     return msgspec.json.encode(document(result, kind))
 
 
+def called(page: Page, operation: Operation, given: msgspec.Struct) -> Any:
+    """Return the result of an operation for the viewer. Raise what it raises."""
+    return operation.call(page if operation.needs_page else page.caller, given)
+
+
 def _call(page: Page, operation: Operation, given: msgspec.Struct) -> bytes:
-    filters = filters_of(page.query) if operation.has_filter else None
-    caller = page if operation.needs_page else page.caller
-    return json_of(operation.call(caller, given, filters), operation.result)
+    return json_of(called(page, operation, given), operation.result)
+
+
+def read(page: Page, name: str, *, of_facts: bool = False, seconds: float = 1.0) -> Any:
+    """Return what the operation of this name reads with the parameters of a screen, which may have
+    others too; viewers share it for some seconds. `of_facts`: the operation reads the facts."""
+    operation = _READS[name]
+    given = _asked(page, operation)
+    key = (name, given, page.access.tenants)
+    if of_facts:
+        return page.of_facts(key, lambda _facts: called(page, operation, given), seconds)
+    return page.shared(key, lambda: called(page, operation, given), seconds)
+
+
+def _asked(page: Page, operation: Operation) -> msgspec.Struct:
+    """Return the arguments in the address. Raise InvalidTask."""
+    texts = {name: page.query.exact(name) for name in operation.arguments.__struct_fields__}
+    found = _converted(page, texts, operation.arguments)
+    if operation.has_filter and page.query.flag("no_key"):
+        return replace(found, fairness_key="")
+    return found
 
 
 def _reader(operation: Operation) -> Handler:
     def respond(page: Page) -> bytes:
-        texts = {
-            name: page.query.exact(name)
-            for name in operation.arguments.__struct_fields__
-            if not operation.is_of_filter(name)
-        }
-        return _call(page, operation, _converted(page, texts, operation.arguments))
+        return _call(page, operation, _asked(page, operation))
 
     def handle(page: Page) -> Response:
         known = operation.not_in_path

@@ -6,13 +6,11 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from fairlead.model import ABOUT_TASKS
-from fairlead.operate.incidents import latest_incidents
+from fairlead.web.api.operations import read
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Incidents", route="incidents", order=90)
-
-_MOST_ID = (1 << 63) - 1
 
 
 def routes() -> list[ScreenRoute]:
@@ -21,18 +19,12 @@ def routes() -> list[ScreenRoute]:
 
 
 def show_incidents(page: Page) -> Response:
-    """Show open incidents below an id."""
-    rows = page.query.rows()
-    below = page.query.whole("below", 0, _MOST_ID, _MOST_ID)
-    found = page.shared(
-        ("incidents", below, rows), lambda: latest_incidents(page.context, below, rows + 1)
-    )
-    shown = found[:rows]
+    """Show a page of open incidents."""
+    found = read(page, "incidents")
     return page.render(
         "incidents.html",
-        incidents=shown,
+        incidents=found.rows,
         about_tasks=ABOUT_TASKS,
-        first=page.with_query(below=None) if below < _MOST_ID else None,
-        following=page.with_query(below=shown[-1].id) if len(found) > rows else None,
         now=page.context.clock.now(),
+        **page.pager(found.next),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from fairlead.operate.nodes import nodes
+from fairlead.web.api.operations import read
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
@@ -18,6 +18,6 @@ def routes() -> list[ScreenRoute]:
 
 def show_nodes(page: Page) -> Response:
     """Show every node, the silent ones first."""
-    found = page.shared("nodes", lambda: page.wait(nodes(page.context)))
+    found = read(page, "nodes")
     ordered = sorted(found, key=lambda node: (node.is_alive, node.blocked_loop is None, node.node))
     return page.render("nodes.html", nodes=ordered, now=page.context.clock.now())

@@ -1,51 +1,20 @@
-"""Ordered queues: their partitions, the tasks in the order of their times with stuck keys first,
-and the end of a stuck task."""
+"""Ordered queues: their partitions, and the tasks in the order of their times with stuck keys
+first."""
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
 from fairlead.clock import MICROS
-from fairlead.core.visible import visible
-from fairlead.errors import UnknownQueue
-from fairlead.model import TaskKey
-from fairlead.operate.ordered import OrderedManagement, OrderedPartitionView
+from fairlead.operate.ordered import OrderedManagement
+from fairlead.operate.results import OrderedQueue
+from fairlead.web.api.operations import read
 from fairlead.web.page import Page
-from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Ordered", route="ordered", order=50)
 
 _MOST_TASKS = 200
-_MOST_MICROS = (1 << 62) - 1
-
-
-class OrderedQueueView(msgspec.Struct, frozen=True):
-    """One ordered queue as the list shows it; None where its servers do not respond."""
-
-    queue: str
-    partitions: int
-    status: list[OrderedPartitionView]
-
-    @property
-    def unfinished(self) -> int:
-        """Number of unfinished tasks in the schedule."""
-        return sum(partition.unfinished for partition in self.status)
-
-    @property
-    def lag(self) -> int:
-        """Number of entries of the log that are not in the schedule yet."""
-        return sum(partition.lag for partition in self.status)
-
-    @property
-    def stale(self) -> int:
-        """Number of tasks that should have run long ago."""
-        return sum(partition.stale for partition in self.status)
-
-    @property
-    def faulty(self) -> list[OrderedPartitionView]:
-        """Partitions that cannot be loaded, or have tasks that cannot be read."""
-        return [each for each in self.status if each.trouble or each.unreadable]
 
 
 def routes() -> list[ScreenRoute]:
@@ -53,25 +22,18 @@ def routes() -> list[ScreenRoute]:
     return [
         screen("/ordered", show_queues, name="ordered"),
         screen("/ordered/queue", show_queue, name="ordered_queue"),
-        action("/ordered/drop", drop, name="ordered_drop", action="cancel"),
     ]
 
 
 def show_queues(page: Page) -> Response:
     """Show every ordered queue that the application declares, those with trouble first."""
-    found = page.shared("ordered", lambda: _read(page))
-    return page.render("ordered.html", queues=found)
 
+    def rank(queue: OrderedQueue) -> tuple[int, int]:
+        faulty = sum(bool(each.trouble or each.unreadable) for each in queue.partitions)
+        return -faulty, -sum(each.stale for each in queue.partitions)
 
-def _read(page: Page) -> list[OrderedQueueView]:
-    found = []
-    for name, queue in page.context.ordered_queues.items():
-        try:
-            status = page.wait(OrderedManagement(page.context).status(name))
-        except UnknownQueue:  # declared, and neither served nor used yet
-            status = []
-        found.append(OrderedQueueView(name, queue.partitions, status))
-    return sorted(found, key=lambda view: (-len(view.faulty), -view.stale, view.queue))
+    found = sorted(read(page, "ordered"), key=rank)
+    return page.render("ordered.html", queues=found, declared=page.context.ordered_queues)
 
 
 def show_queue(page: Page) -> Response:
@@ -95,16 +57,3 @@ def show_queue(page: Page) -> Response:
         late=now - 60 * MICROS,
         rows=rows,
     )
-
-
-def drop(page: Page) -> Response:
-    """End a task, so that the next task of its ordering key can run."""
-    queue = page.form.required("queue")
-    key = TaskKey(
-        page.form.whole("run_at", 0, _MOST_MICROS, -1),
-        page.form.exact("ordering_key") or "",
-        page.form.exact("unique_key") or "",
-    )
-    OrderedManagement(page.context).drop(queue, key, actor=page.access.name)
-    message = f"Asked the owner of the partition to end the task of {visible(key.ordering_key)}."
-    return page.done(message, "ordered_queue", name=queue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import RedirectResponse, Response
 
 from fairlead.errors import NotSupported
-from fairlead.operate.summary import Summary, summary
+from fairlead.web.api.operations import read
 from fairlead.web.page import Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
 
@@ -20,12 +20,8 @@ def routes() -> list[ScreenRoute]:
 def show_overview(page: Page) -> Response:
     """Show what needs a person, and all queues. On a store without rows, lead to the ordered
     queues, which are all that it has."""
-    tenants = page.access.tenants
     try:
-        found: Summary = page.of_facts(
-            ("overview", tenants),
-            lambda facts: summary(page.context, tenants=tenants, facts=facts),
-        )
+        found = read(page, "overview", of_facts=True)
     except NotSupported:
         if not page.has("ordered"):
             raise

@@ -1,16 +1,14 @@
-"""Policies: versions of computed weights and limits, one version with its changes, the verdict on a
-canary, rollback, and the kill switch."""
+"""Policies: versions of computed weights and limits, and one version with its changes."""
 
 from __future__ import annotations
 
 import msgspec
 from starlette.responses import Response
 
-from fairlead.errors import InvalidTask
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import KEPT_VERSIONS, Policy, PolicyState, SwitchMode
 from fairlead.web.page import Page
-from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Policies", route="policies", order=110)
 
@@ -37,10 +35,6 @@ def routes() -> list[ScreenRoute]:
     return [
         screen("/policies", show_policies, name="policies"),
         screen("/policies/version", show_policy, name="policy"),
-        action("/policies/approve", approve, name="policy_approve", action="policy"),
-        action("/policies/roll-back", roll_back, name="policy_roll_back", action="policy"),
-        action("/policies/switch", switch, name="policy_switch", action="policy"),
-        action("/policies/switch-on", switch_on, name="policy_switch_on", action="policy"),
     ]
 
 
@@ -118,41 +112,3 @@ def _size(change: KeyChange) -> float:
     """Return the factor by which the weight changes, and more for a limit that changes."""
     now, before = change.weight or 1.0, change.weight_before or 1.0
     return max(now / before, before / now) + (change.limit != change.limit_before)
-
-
-def approve(page: Page) -> Response:
-    """Keep the canary that is in force; other queues follow it."""
-    version = page.form.whole("version", 1, _MOST_VERSION, 0)
-    verdict = f"approved by {page.access.name}: {_why(page)}"
-    PolicyManagement(page.context).keep(version, verdict)
-    return page.done(f"Version {version} stays in force.", "policy", version=version)
-
-
-def roll_back(page: Page) -> Response:
-    """Put the weights and limits of an earlier version in force, as a new version."""
-    to = page.form.whole("to", 0, _MOST_VERSION, 0)
-    queue = page.form.required("queue")
-    management = PolicyManagement(page.context)
-    version = management.roll_back_to(to, page.access.name, _why(page), queue)
-    what = f"those of version {to}" if to else "the declared weights"
-    return page.done(f"Version {version} of {queue}: {what} are in force.", "policies")
-
-
-def switch(page: Page) -> Response:
-    """Switch computed weights and limits off, or freeze them."""
-    mode = SwitchMode(page.form.one_of("mode", [each.value for each in SwitchMode]) or "frozen")
-    queue = page.form.exact("queue") or ""
-    PolicyManagement(page.context).switch(mode, page.access.name, _why(page), queue)
-    return page.done(f"Tuning of {queue or 'every queue'} is {mode}.", "policies")
-
-
-def switch_on(page: Page) -> Response:
-    """Remove the switch of a queue, or the one of all. Raise InvalidTask if none is set."""
-    queue = page.form.exact("queue") or ""
-    if not PolicyManagement(page.context).switch_on(queue, author=page.access.name):
-        raise InvalidTask(f"no switch of {queue or 'every queue'} is set")
-    return page.done(f"Tuning of {queue or 'every queue'} is on.", "policies")
-
-
-def _why(page: Page) -> str:
-    return page.form.required("why", 500)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from fairlead.core.visible import visible
-from fairlead.operate.overview import QueueView, queue_view
+from fairlead.web.api.operations import read
 from fairlead.web.page import Page
 from fairlead.web.routing import ScreenRoute, screen
 
@@ -17,15 +16,10 @@ def routes() -> list[ScreenRoute]:
 
 def show_queue(page: Page) -> Response:
     """Show one queue; to a viewer of some tenants, only their part."""
-    name, scope = page.query.required("name"), page.access.tenants
-    found: QueueView = page.of_facts(
-        ("queue", name, scope),
-        lambda facts: page.wait(queue_view(page.context, name, tenants=scope, facts=facts)),
-    )
+    found = read(page, "queue", of_facts=True)
     return page.render(
         "queue.html",
         found=found,
-        name=visible(name),
-        is_scoped=scope is not None,
+        is_scoped=page.access.tenants is not None,
         now=page.context.clock.now(),
     )

@@ -8,7 +8,7 @@ from fairlead.errors import NotSupported
 from fairlead.operate.queues import bare_queues
 from fairlead.operate.summary import queue_numbers
 from fairlead.web.page import Page
-from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Queues", route="queues", order=40)
 
@@ -17,8 +17,6 @@ def routes() -> list[ScreenRoute]:
     """Return the routes of this screen."""
     return [
         screen("/queues", show_queues, name="queues"),
-        action("/queues/pause", pause_queue, name="queue_pause", action="pause"),
-        action("/queues/resume", resume_queue, name="queue_resume", action="pause"),
     ]
 
 
@@ -33,17 +31,3 @@ def show_queues(page: Page) -> Response:
     return page.render(
         "queues.html", queues=queues, is_sample=is_sample, now=page.context.clock.now()
     )
-
-
-def pause_queue(page: Page) -> Response:
-    """Pause a queue in the whole cluster."""
-    queue = page.form.required("queue")
-    page.management.pause(queue, actor=page.access.name)
-    return page.done(f"{queue} is paused: running tasks end, no others start.", "queues")
-
-
-def resume_queue(page: Page) -> Response:
-    """Start tasks of a paused queue again."""
-    queue = page.form.required("queue")
-    page.management.unpause(queue, actor=page.access.name)
-    return page.done(f"{queue} runs again.", "queues")

@@ -1,28 +1,23 @@
 """Sharded queues: their counts, consumers, longest streams and heaviest shard keys, and their dead
-letters with what a person does to them."""
+letters."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 from starlette.responses import Response
 
 from fairlead.clock import to_micros
-from fairlead.web import sharded_queues
-from fairlead.web.inputs import BadInput
-from fairlead.web.page import Page
-from fairlead.web.refusals import Refusal
-from fairlead.web.routing import Navigation, ScreenRoute, action, screen
-from fairlead.web.sharded_queues import (
+from fairlead.web.api.sharded_operations import (
     MOST_LETTERS,
     MOST_NAME,
     has_audit,
-    perform,
     queue_named,
     shown_fields,
     view,
     views,
 )
+from fairlead.web.page import Page
+from fairlead.web.refusals import Refusal
+from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Sharded", route="sharded", order=60)
 
@@ -32,31 +27,6 @@ def routes() -> list[ScreenRoute]:
     return [
         screen("/sharded", show_queues, name="sharded"),
         screen("/sharded/queue", show_queue, name="sharded_queue"),
-        action(
-            "/sharded/confirm/requeue",
-            lambda page: _confirm(page, "requeue"),
-            name="sharded_confirm_requeue",
-            action="retry",
-        ),
-        action(
-            "/sharded/confirm/delete",
-            lambda page: _confirm(page, "delete"),
-            name="sharded_confirm_delete",
-            action="cancel",
-        ),
-        action(
-            "/sharded/requeue",
-            lambda page: _perform(page, "requeue"),
-            name="sharded_requeue",
-            action="retry",
-        ),
-        action(
-            "/sharded/delete",
-            lambda page: _perform(page, "delete"),
-            name="sharded_delete",
-            action="cancel",
-        ),
-        action("/sharded/weight", set_weight, name="sharded_weight", action="weight"),
     ]
 
 
@@ -85,50 +55,7 @@ def show_queue(page: Page) -> Response:
             (letter, to_micros(letter.at), shown_fields(page, queue.name, letter.values))
             for letter in letters
         ],
-        first=page.with_query(after=None) if after else None,
-        following=page.with_query(after=letters[-1].position) if len(letters) == rows else None,
         is_audited=has_audit(page),
         now=page.context.clock.now(),
+        **page.pager(letters[-1].position if len(letters) == rows else None),
     )
-
-
-def set_weight(page: Page) -> Response:
-    """Set the weight of a shard key, or return to the weights of its messages."""
-    queue = queue_named(page, page.form.required("name"))
-    key, weight = page.form.exact("shard_key") or "", page.form.number("weight", 0.001, 1000.0)
-    sharded_queues.set_weight(page, queue, key, weight)
-    what = "the weights of its messages hold" if weight is None else f"weight {weight:g}"
-    return page.done(f"{key or '(no key)'}: {what}.", "sharded_queue", name=queue.name)
-
-
-# how ----------------------------------------------------------------------------------------------
-
-
-def _confirm(page: Page, verb: str) -> Response:
-    """Ask before dead letters are written into the queue again, or removed for good."""
-    queue, ids = queue_named(page, page.form.required("name")), _ids(page)
-    return page.render(
-        "sharded_confirm.html",
-        verb=verb,
-        name=queue.name,
-        ids=ids,
-        is_audited=has_audit(page),
-    )
-
-
-def _perform(page: Page, verb: Literal["requeue", "delete"]) -> Response:
-    """Write the messages of dead letters into the queue again, for all groups, or remove them."""
-    queue, ids = queue_named(page, page.form.required("name")), _ids(page)
-    found = perform(page, verb, queue, ids)
-    done = "is in the queue again" if verb == "requeue" else "is deleted"
-    message = f"{len(found)} of {len(ids)}: {done}."
-    if len(found) < len(ids):
-        message += " The others were not dead letters any more."
-    return page.done(message, "sharded_queue", name=queue.name)
-
-
-def _ids(page: Page) -> list[str]:
-    ids = page.form.many("id", MOST_LETTERS)
-    if not ids:
-        raise BadInput("no dead letter is selected: select some, then choose what to do")
-    return ids

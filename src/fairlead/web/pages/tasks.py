@@ -5,14 +5,16 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from fairlead.model import FINAL_STATES, State
-from fairlead.model.task_facts import TaskPage
 from fairlead.operate.filters import Counted
+from fairlead.operate.operations import Filter
+from fairlead.web.api.operations import read
 from fairlead.web.page import FACTS_SECONDS, Page
 from fairlead.web.routing import Navigation, ScreenRoute, screen
-from fairlead.web.task_filters import filters_of, pairs_of
 
 NAVIGATION = Navigation(title="Tasks", route="tasks", order=20)
 
+_FILTER = frozenset({*Filter.__struct_fields__, "no_key"})
+"""Parameters of the filter, which the address of a list has."""
 _ORDERS = [("newest", "newest"), ("oldest", "oldest")]
 _AGES = [
     ("", "any"),
@@ -32,44 +34,33 @@ def routes() -> list[ScreenRoute]:
 
 def show_tasks(page: Page) -> Response:
     """Show a page of the tasks that match."""
-    filters = page.caller.searchable(filters_of(page.query))
-    rows = page.query.rows()
-    order = page.query.one_of("order", ["newest", "oldest"], "newest")
-    after = page.query.text("after")
-    chosen = pairs_of(page.query)
-    scope = page.access.tenants
-    key = (str(sorted(chosen.items())), order, after, rows, scope)
-
-    def read() -> TaskPage:
-        return page.management.page(
-            newest_first=order == "newest", after=after, limit=rows, tenants=scope, **filters
-        )
-
-    found = page.shared(("tasks", *key), read)
-    if after is None and len(found.tasks) < rows:  # it has walked as far as a count would
+    chosen = {name: text for name, text in page.query.pairs() if name in _FILTER and text}
+    found = read(page, "tasks")
+    if page.query.text("after") is None and len(found.tasks) < page.query.rows():
+        # The page has walked as far as a count would.
         number = Counted(len(found.tasks), found.next is not None)
     else:
-        number = page.shared(
-            ("number of tasks", key[0], scope),
-            lambda: page.management.count(tenants=scope, **filters),
-            FACTS_SECONDS,
-        )
-    is_final = filters.get("state") in FINAL_STATES
+        number = read(page, "task_count", seconds=FACTS_SECONDS)
     return page.render(
         "tasks.html",
         tasks=found.tasks,
         number=number,
-        chosen={name: given[0] for name, given in chosen.items()},
-        matching=chosen,
+        chosen=chosen,
+        matching=_hidden(chosen),
         has_filter=any(name != "state" for name in chosen),
-        order=order,
+        order=page.query.text("order") or "newest",
         orders=_ORDERS,
         states=[("", "unfinished"), *((state.value, state.value) for state in State)],
         ages=_AGES,
-        is_final=is_final,
+        is_final=chosen.get("state") in FINAL_STATES,
         is_cut=found.is_cut,
         not_searched=found.not_searched,
-        first=page.with_query(after=None) if after else None,
-        following=page.with_query(after=found.next) if found.next else None,
         now=page.context.clock.now(),
+        **page.pager(found.next),
     )
+
+
+def _hidden(chosen: dict[str, str]) -> dict[str, str]:
+    """Return the fields by which a form selects the tasks of the list."""
+    found = {f"filter.{name}": given for name, given in chosen.items() if name != "no_key"}
+    return found | ({"filter.fairness_key": ""} if "no_key" in chosen else {})

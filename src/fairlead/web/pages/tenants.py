@@ -3,17 +3,12 @@ queue."""
 
 from __future__ import annotations
 
-from typing import get_args
-
 from starlette.responses import Response
 
-from fairlead.core.values import MOST_COUNT
-from fairlead.errors import UnknownTask
-from fairlead.model import tenant_of
-from fairlead.operate import tenants as reads
-from fairlead.operate.read_operations import MOST_SKIPPED
+from fairlead.operate.tenants import settings_of_key
+from fairlead.web.api.operations import read
 from fairlead.web.page import Page
-from fairlead.web.routing import Navigation, ScreenRoute, action, screen
+from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Tenants", route="tenants", order=30)
 
@@ -30,42 +25,23 @@ def routes() -> list[ScreenRoute]:
     return [
         screen("/tenants", show_tenants, name="tenants", scoped=True),
         screen("/tenants/tenant", show_tenant, name="tenant", scoped=True),
-        action("/tenants/weight", set_weight, name="tenant_weight", action="weight"),
-        action("/tenants/limit", set_limit, name="tenant_limit", action="limit"),
     ]
 
 
 def show_tenants(page: Page) -> Response:
     """Show a page of tenants."""
-    order = page.query.one_of("order", get_args(reads.TenantOrder), "backlog") or "backlog"
-    queue, search = page.query.text("queue"), page.query.text("search")
-    skip, rows = page.query.whole("skip", 0, MOST_SKIPPED, 0), page.query.rows()
-    scope = page.access.tenants
-    found = page.of_facts(
-        ("tenants", order, queue, search, skip, rows, scope),
-        lambda facts: reads.tenants(
-            page.context,
-            reads.TenantSearch(queue=queue, search=search),
-            order=order,  # type: ignore[arg-type]
-            skip=skip,
-            limit=rows,
-            tenants=scope,
-            facts=facts,
-        ),
-    )
+    found = read(page, "tenants", of_facts=True)
+    chosen = {name: text for name in ("queue", "search") if (text := page.query.text(name))}
     return page.render(
         "tenants.html",
         found=found,
-        order=order,
+        order=page.query.text("order") or "backlog",
         orders=_ORDERS,
-        queue=queue,
-        search=search,
-        matching={
-            name: text for name, text in (("queue", queue), ("search", search)) if text is not None
-        },
-        first=page.with_query(skip=None) if skip else None,
-        following=None if found.next is None else page.with_query(skip=found.next),
+        queue=chosen.get("queue"),
+        search=chosen.get("search"),
+        matching={f"matching.{name}": text for name, text in chosen.items()},
         now=page.context.clock.now(),
+        **page.pager(found.next),
     )
 
 
@@ -73,17 +49,11 @@ def show_tenant(page: Page) -> Response:
     """Show one tenant, by any of its fairness keys. Raise UnknownTask for one that the viewer may
     not see."""
     key = page.query.exact("key") or ""
-    if not page.access.sees(key):
-        raise UnknownTask(f"no tenant {tenant_of(key)!r}")
-    scope = page.access.tenants
-    found = page.of_facts(
-        ("tenant", key, scope),
-        lambda facts: reads.tenant(page.context, tenant_of(key), tenants=scope, facts=facts),
-    )
+    found = read(page, "tenant", of_facts=True)
     settings, queues = page.of_facts(
         ("settings of key", key),
         lambda facts: (
-            reads.settings_of_key(page.context, key, facts=facts),
+            settings_of_key(page.context, key, facts=facts),
             sorted(facts.settings),
         ),
     )
@@ -92,26 +62,6 @@ def show_tenant(page: Page) -> Response:
         found=found,
         key=key,
         settings=[] if key == found.tenant else settings,
-        known=queues if page.has("tenant_limit") else [],
+        known=queues if page.has("set_limit") else [],
         now=page.context.clock.now(),
     )
-
-
-def set_weight(page: Page) -> Response:
-    """Set the weight of a key in one queue, or return to the weights of its tasks."""
-    key, queue = page.form.exact("key") or "", page.form.required("queue")
-    weight = page.form.number("weight", 0.001, 1000.0)
-    page.management.set_weight(queue, key, weight, actor=page.access.name)
-    what = "the weights of its tasks hold" if weight is None else f"weight {weight:g}"
-    return page.done(f"{key or '(no key)'} in {queue}: {what} from now on.", "tenant", key=key)
-
-
-def set_limit(page: Page) -> Response:
-    """Set how many tasks of a key each node runs at once in one queue, or lift the limit."""
-    key, queue = page.form.exact("key") or "", page.form.required("queue")
-    limit = None
-    if page.form.text("limit") is not None:
-        limit = page.form.whole("limit", 1, MOST_COUNT, 1)
-    page.management.set_limit(queue, key, limit, actor=page.access.name)
-    what = "no limit set at run time" if limit is None else f"at most {limit:,} on each node"
-    return page.done(f"{key or '(no key)'} in {queue}: {what} from now on.", "tenant", key=key)
