@@ -229,8 +229,9 @@ def list_periodic(caller: Caller) -> list[PeriodicStatus]:
 
 @_read("/ordered", name="ordered", command="ordered", example="--queue reminders")
 def list_ordered(caller: Caller, *, queue: Text | None = None) -> list[OrderedQueue]:
-    """List the ordered queues that the application declares, or one, with their partitions: none
-    for a queue that is neither served nor used yet."""
+    """List the ordered queues that the application declares, or one, with their partitions.
+
+    A queue that is neither served nor used yet has none."""
     context = caller.context
     names = context.ordered_queues if queue is None else [queue]
     if not names:
