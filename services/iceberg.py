@@ -16,6 +16,9 @@ from services.jars import Jars
 VERSION = "1.12.0"
 _SQLITE, _POSTGRES = "3.54.1.0", "42.7.14"
 
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+"""Setting `spark.sql.extensions` of a session that uses Iceberg."""
+
 _JARS = Jars("iceberg", VERSION, "Iceberg for Spark")
 _CATALOGS = Jars("iceberg-catalogs", f"{_SQLITE}-{_POSTGRES}", "the drivers of Iceberg's catalogs")
 _AWS = Jars("iceberg-aws", VERSION, "Iceberg's client of object stores")
@@ -38,17 +41,6 @@ def aws_jar() -> Path:
     """Return the client of object stores, fetched if it is missing. Raise MissingProgram or
     RuntimeError."""
     return _AWS.fetch() / f"iceberg-aws-bundle-{VERSION}.jar"
-
-
-def settings(jar: Path, catalog: str, warehouse: Path) -> dict[str, str]:
-    """Return the settings of a Spark session for a catalog in a folder of this machine."""
-    return {
-        "spark.jars": str(jar),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        f"spark.sql.catalog.{catalog}": "org.apache.iceberg.spark.SparkCatalog",
-        f"spark.sql.catalog.{catalog}.type": "hadoop",
-        f"spark.sql.catalog.{catalog}.warehouse": str(warehouse),
-    }
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""One Spark session for all tests of the pipeline: two cores, two shuffle partitions, and Iceberg's
-catalog `lake`."""
+"""One Spark session for all tests of the pipeline, with two cores and two shuffle partitions; and
+empty lakes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,15 @@ pytest.importorskip("pyspark", reason="pip install 'fairlead[pipeline]'")
 
 from pyspark.sql import SparkSession
 
+from fairlead.backends.sql.history import SqlHistory
+from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline.jobs.build import JobContext
 from fairlead.pipeline.session import session
 from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from services import MissingProgram, iceberg
+from tests.pipeline.filling import migrated
+from tests.pipeline.warehouses import lake_in
 from tests.servers import QUICK_JAVA
 
 _numbers = itertools.count(1)
@@ -32,11 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def iceberg_jar() -> Path | Exception:
-    """Return the jar of Iceberg, or the error about its absence. With FAIRLEAD_REQUIRE_ICEBERG=1, raise
-    the error."""
+def spark_jars() -> list[Path] | Exception:
+    """Return the jars of Iceberg and of its catalogs, or the error about their absence. With
+    FAIRLEAD_REQUIRE_ICEBERG=1, raise the error."""
     try:
-        return iceberg.jar()
+        return [iceberg.jar(), *iceberg.catalog_jars()]
     except (MissingProgram, RuntimeError) as missing:
         if os.environ.get("FAIRLEAD_REQUIRE_ICEBERG", "0") != "0":
             raise
@@ -44,31 +50,13 @@ def iceberg_jar() -> Path | Exception:
 
 
 @pytest.fixture(scope="session")
-def catalog_jars(iceberg_jar: Path | Exception) -> list[Path] | Exception:
-    """Return the drivers of Iceberg's catalogs, or the error about their absence."""
-    try:
-        return iceberg.catalog_jars()
-    except (MissingProgram, RuntimeError) as missing:
-        if os.environ.get("FAIRLEAD_REQUIRE_ICEBERG", "0") != "0":
-            raise
-        return missing
-
-
-@pytest.fixture(scope="session")
-def spark(
-    iceberg_jar: Path | Exception,
-    catalog_jars: list[Path] | Exception,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[SparkSession]:
-    """Spark session of all tests. No jar can be added after its start, so either all tests have the
-    Iceberg catalog or none has."""
+def spark(spark_jars: list[Path] | Exception) -> Iterator[SparkSession]:
+    """Spark session of all tests. No jar can be added after its start, so either all tests have
+    Iceberg or none has."""
     settings = {"spark.sql.shuffle.partitions": "2"}
-    if isinstance(iceberg_jar, Path):
-        settings |= iceberg.settings(
-            iceberg_jar, "lake", tmp_path_factory.mktemp("iceberg") / "warehouse"
-        )
-        if not isinstance(catalog_jars, Exception):
-            settings["spark.jars"] = ",".join(map(str, [iceberg_jar, *catalog_jars]))
+    if not isinstance(spark_jars, Exception):
+        settings["spark.jars"] = ",".join(map(str, spark_jars))
+        settings["spark.sql.extensions"] = iceberg.EXTENSIONS
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", " ".join(QUICK_JAVA))
         spark = session("local[2]", "fairlead tests", settings)
@@ -114,14 +102,6 @@ def s3_lake(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def catalog(spark: SparkSession, iceberg_jar: Path | Exception) -> str:
-    """Name of a new namespace of the Iceberg catalog."""
-    if not isinstance(iceberg_jar, Path):
-        pytest.skip(str(iceberg_jar).splitlines()[0])
-    return f"lake.test_{next(_numbers)}"
-
-
-@pytest.fixture
 def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of an empty Iceberg catalog: a file of SQLite, or with the parameter "postgres" a new
     database of PostgreSQL."""
@@ -136,15 +116,35 @@ def warehouse(tmp_path: Path, catalog_url: str) -> Warehouse:
     return Warehouse(Location.of(tmp_path / "lake", catalog_url))
 
 
+@pytest.fixture
+def store(store_url: str) -> Iterator[Any]:
+    """Yield a migrated task store of each kind in turn."""
+    store = migrated(store_url)
+    yield store
+    store.database.close()
+
+
+@pytest.fixture
+def history(store: Any) -> SqlHistory:
+    """Return the history of a fresh store of each kind in turn."""
+    return SqlHistory(store.database)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Warehouse:
+    """An empty lake in the folder `lake`, with its catalog there."""
+    return lake_in(tmp_path / "lake")
+
+
 SparkOn = Callable[[Warehouse], SparkSession]
 """Function that returns a session with the catalog of a lake."""
 
 
 @pytest.fixture(scope="session")
-def spark_on(spark: SparkSession, catalog_jars: list[Path] | Exception) -> SparkOn:
+def spark_on(spark: SparkSession, spark_jars: list[Path] | Exception) -> SparkOn:
     """Function that returns a session of Spark with the catalog of a lake."""
-    if isinstance(catalog_jars, Exception):
-        pytest.skip(str(catalog_jars).splitlines()[0])
+    if isinstance(spark_jars, Exception):
+        pytest.skip(str(spark_jars).splitlines()[0])
 
     def session_on(warehouse: Warehouse) -> SparkSession:
         own = spark.newSession()
@@ -160,3 +160,9 @@ def spark_on(spark: SparkSession, catalog_jars: list[Path] | Exception) -> Spark
 def on_warehouse(spark_on: SparkOn, warehouse: Warehouse) -> SparkSession:
     """Spark session of this test that knows the catalog of the lake."""
     return spark_on(warehouse)
+
+
+@pytest.fixture
+def job(on_warehouse: SparkSession, warehouse: Warehouse) -> JobContext:
+    """Job of this test on the lake."""
+    return JobContext(on_warehouse, warehouse, SYSTEM_CLOCK)

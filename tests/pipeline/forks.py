@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.pipeline.erase_until", "tests.pipeline.export_until"])
+FORKS.set_forkserver_preload(["tests.pipeline.killed"])
 
 
 KILLED = 9

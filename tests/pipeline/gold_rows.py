@@ -11,18 +11,7 @@ from fairlead.pipeline.models import ATTEMPTS, FAILURES, SLO, TENANT_SHARE
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import attempt
-from tests.pipeline.tables_by_hand import put
-
-_NOTHING: dict[str, Any] = {
-    "string": "",
-    "bigint": 0,
-    "int": 0,
-    "smallint": 0,
-    "tinyint": 0,
-    "double": 0.0,
-    "boolean": False,
-    "timestamp": None,
-}
+from tests.pipeline.tables_by_hand import put, row
 
 
 class GoldRows:
@@ -52,7 +41,7 @@ class GoldRows:
         shares = []
         for window_s, at in ((3600, start), (60, start + timedelta(minutes=59))):
             for key in busy:
-                row = {
+                share = {
                     "window_start": at,
                     "window_s": window_s,
                     "queue": queue,
@@ -66,7 +55,7 @@ class GoldRows:
                     "claimed": tasks[key],
                     "throughout": key in throughout,
                 }
-                shares.append(row)
+                shares.append(share)
         self.write(TENANT_SHARE, shares)
         if waits is not None:
             runs = [
@@ -88,15 +77,9 @@ class GoldRows:
 
     def storm(self, hour: datetime, recovered_at: datetime | None = None, queue: str = "q") -> None:
         """Write that more than half of the runs of `pay` failed in an hour."""
-        row = {
-            "hour": hour,
-            "queue": queue,
-            "name": "pay",
-            "storm": True,
-            "recovered_at": recovered_at,
-        }
-        self.write(FAILURES, [row | {"first_seen": hour, "last_seen": hour}])
+        of = {"hour": hour, "queue": queue, "name": "pay", "storm": True}
+        seen = {"first_seen": hour, "last_seen": hour, "recovered_at": recovered_at}
+        self.write(FAILURES, [of | seen])
 
     def write(self, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-        whole = [{c.name: _NOTHING[c.type] for c in table.columns} | dict(row) for row in rows]
-        put(self.lake, table, whole)
+        put(self.lake, table, [row(table, **dict(each)) for each in rows])

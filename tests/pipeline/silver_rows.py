@@ -49,7 +49,3 @@ def waited(minute: int, key: str, **fields: Any) -> dict[str, Any]:
         "work_us": 0,
         "oldest_ready_at": at(0) if fields.get("depth_end", 1) else None,
     } | fields
-
-
-IDLE = {"depth_end": 0, "depth_min": 0, "backlogged_us": 0}
-"""Fields of a minute of backlog in which nothing waited."""

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.errors import BrokenLake, CheckFailed
 from fairlead.pipeline.jobs import runner
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
-from fairlead.pipeline.models import ATTEMPTS, BACKLOG, EVENTS, RUNS, SLO, TABLES, TASKS
+from fairlead.pipeline.models import (
+    ATTEMPTS,
+    BACKLOG,
+    EVENTS,
+    LATENCY_HIST,
+    RUNS,
+    SERVICE,
+    SLO,
+    TABLES,
+    TASKS,
+)
 from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.history import History
+from fairlead.pipeline.reading.query import open_views
+from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import last_runs
 from fairlead.pipeline.schema import Table
@@ -26,11 +41,13 @@ from fairlead.pipeline.settings import Cost, PipelineSettings, Slo
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.compaction import compact
 from fairlead.pipeline.warehouse.data_files import TableFile
+from fairlead.pipeline.warehouse.location import CATALOG, NAMESPACE, flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
+from fairlead.ports.lake_history import Question
 from tests.pipeline.frames import attempt, event
 from tests.pipeline.tables_by_hand import rows_of
-from tests.pipeline.warehouses import export
+from tests.pipeline.warehouses import export, root_of
 
 HOUR = 3600.0
 SETTINGS = PipelineSettings(
@@ -126,11 +143,6 @@ def put(
             export(warehouse, EVENTS, events, hours=6)
 
 
-@pytest.fixture
-def job(on_warehouse: SparkSession, warehouse: Warehouse) -> JobContext:
-    return JobContext(on_warehouse, warehouse, SYSTEM_CLOCK)
-
-
 def tables_of(job: JobContext) -> WarehouseTables:
     """Open the lake again, as the next job does."""
     return WarehouseTables(job.spark, job.warehouse, job.clock)
@@ -161,9 +173,48 @@ def test_builds_after_each_export_make_the_same_tables_as_one_build_of_everythin
     attempts_table = job.warehouse.table(ATTEMPTS)
     assert compact(attempts_table, SYSTEM_CLOCK.now()).rows > 240
     assert build(job, SETTINGS).state == "nothing to do"
+    assert_three_engines_read_the_same_rows(job)
+    assert_history_adds_up(job.warehouse)
     pretend_many(monkeypatch)
     build(job, SETTINGS, full=True)
     assert_same_rows(found, made_in(job.warehouse))
+
+
+def assert_three_engines_read_the_same_rows(job: JobContext) -> None:
+    """Spark SQL, DuckDB and PyIceberg read the tables. Spark knows the catalog and nothing of
+    Fairlead."""
+    lake, filled = job.warehouse, 0
+    with open_views(lake) as views:
+        for table in Snapshots(lake).read().tables:
+            name = f"{NAMESPACE}.{flat_name(table)}"
+            by_duckdb = ordered(table, views.sql(f"FROM {table.name}").to_arrow_table())
+            by_pyiceberg = ordered(table, lake.catalog.load_table(name).scan().to_arrow())
+            by_spark = ordered(table, job.spark.sql(f"SELECT * FROM {CATALOG}.{name}").toArrow())
+            assert by_duckdb == by_spark == by_pyiceberg, table.name
+            filled += len(by_spark) > 0
+    assert filled >= 14
+
+
+def ordered(table: Table, rows: pa.Table) -> pa.Table:
+    """Return the rows with the types of the dictionary, in the order of the key."""
+    typed = pa.Table.from_arrays(
+        [rows[field.name].cast(field.type) for field in table.arrow()],
+        schema=pa.schema([field.with_nullable(True) for field in table.arrow()]),
+    )
+    return typed.sort_by([(name, "ascending") for name in table.key]).combine_chunks()
+
+
+def assert_history_adds_up(lake: Warehouse) -> None:
+    served, history = rows_of(lake, SERVICE), History(root_of(lake))
+    for by in ("queue", "tenant", "name"):
+        runs = history.runs(Question(by=by)).rows  # type: ignore[arg-type]
+        assert sum(r.started for r in runs) == sum(row["attempts_started"] for row in served)
+        assert sum(r.busy_us for r in runs) == sum(row["busy_us"] for row in served)
+    pickups = Counter[str]()
+    for row in rows_of(lake, LATENCY_HIST):
+        pickups[row["queue"]] += row["n"] * (row["measure"] == "pickup")
+    assert {row.part: row.n for row in history.waits(Question(points=1)).rows} == pickups
+    assert history.as_of().history_until == Builds(lake).newest()[0].until
 
 
 def test_a_build_of_one_new_hour_reads_and_writes_its_own_partitions_only(

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from datetime import date, time, timedelta
+from datetime import date, timedelta
 from decimal import Decimal
 
 import pytest
 from msgspec import structs
-from pyspark.sql import SparkSession
 
 from fairlead.clock import SYSTEM_CLOCK
+from fairlead.pipeline import settings as declared
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.jobs.build import JobContext, build
 from fairlead.pipeline.jobs.checks import check
-from fairlead.pipeline.models import ATTEMPTS, BACKLOG, COST, EVENTS, OPEN_TASKS, TASKS
+from fairlead.pipeline.models import ATTEMPTS, BACKLOG, COST, EVENTS, OPEN_TASKS, SERVICE, TASKS
 from fairlead.pipeline.retention import drop_before
-from fairlead.pipeline.settings import Bill, Cost, PipelineSettings
+from fairlead.pipeline.settings import Cost, PipelineSettings
 from fairlead.pipeline.warehouse.layout import DAY_US
 from fairlead.pipeline.warehouse.location import flat_name
 from fairlead.pipeline.warehouse.table import PUBLISHED
-from fairlead.pipeline.warehouse.warehouse import Warehouse
+from tests.pipeline import twin
 from tests.pipeline.frames import T0, attempt, event
+from tests.pipeline.model_frames import Bill
 from tests.pipeline.tables_by_hand import rows_of
 from tests.pipeline.test_build import SETTINGS, assert_same_rows, made_in
 from tests.pipeline.test_quality import BROKEN
 from tests.pipeline.warehouses import export
 
 HOUR, DAY = 3600.0, 86_400.0
-
-
-@pytest.fixture
-def job(on_warehouse: SparkSession, warehouse: Warehouse) -> JobContext:
-    return JobContext(on_warehouse, warehouse, SYSTEM_CLOCK)
 
 
 def test_broken_rows_that_arrive_later_are_quarantined_as_in_a_full_build(job: JobContext) -> None:
@@ -108,29 +104,27 @@ def test_a_full_build_makes_tables_again_that_are_lost(job: JobContext) -> None:
 
 
 def assert_costs(job: JobContext, settings: PipelineSettings) -> dict[date, Decimal]:
-    """Check that the keys of each day pay its bill and have its worker time, to the microsecond and
-    the millionth, as plain Python counts them. Return the amounts by day."""
-    runs = Counter[date]()
-    for row in job.warehouse.table(ATTEMPTS).load().to_pylist():
-        start, end = row["started_at"], row["finished_at"]
-        while start < end:
-            day = start.replace(hour=0, minute=0, second=0, microsecond=0)
-            until = min(end, day + timedelta(days=1))
-            runs[day.date()] += (until - start) // timedelta(microseconds=1)
-            start = until
-    busy, paid, amounts = Counter[date](), Counter[date](), Counter[date]()
-    for row in rows_of(job.warehouse, COST):
-        assert row["day"].time() == time()
-        day = row["day"].date()
-        busy[day] += row["busy_us"]
-        paid[day] += row["busy_us"] + row["idle_allocated_us"]
-        amounts[day] += row["amount"]
-    assert busy == runs and amounts.keys() == runs.keys()
-    bills = settings.bills_for(runs)
-    for day in runs:
-        of_day = [bill for bill in bills if bill[0] == day]
-        assert amounts[day] == sum(bill[3] for bill in of_day)
-        assert paid[day] == sum(bill[2] for bill in of_day)  # more than is busy
+    """Check the division of each day's bill against the twin of gold.cost, and the worker time
+    against the runs. Return the amounts by day."""
+    served, found = rows_of(job.warehouse, SERVICE), rows_of(job.warehouse, COST)
+    days = {row["window_start"].date() for row in served}
+    bills = [Bill(*bill) for bill in settings.bills_for(days)]
+    columns = ("day", "queue", "fairness_key", "busy_us", "idle_allocated_us", "amount")
+    expected, shown = (
+        sorted(tuple(row[name] for name in columns) for row in rows)
+        for rows in (twin.cost(served, bills, settings.cost.method), found)
+    )
+    assert shown == expected
+    runs = job.warehouse.table(ATTEMPTS).load().to_pylist()
+    assert sum(row["busy_us"] for row in found) == sum(
+        (row["finished_at"] - row["started_at"]) // timedelta(microseconds=1) for row in runs
+    )
+    amounts = Counter[date]()
+    for row in found:
+        amounts[row["day"].date()] += row["amount"]
+    assert all(
+        amounts[day] == sum(bill.amount for bill in bills if bill.day == day) for day in days
+    )
     return amounts
 
 
@@ -160,8 +154,8 @@ def test_keys_pay_the_bill_of_a_day_however_it_was_built(job: JobContext) -> Non
     assert_same_rows(made_in(job.warehouse), found)
 
     bills = [
-        Bill(begin.date(), Decimal("17.0000017"), 31.5),
-        Bill(begin.date(), Decimal("0.03"), 15.0, "r"),
+        declared.Bill(begin.date(), Decimal("17.0000017"), 31.5),
+        declared.Bill(begin.date(), Decimal("0.03"), 15.0, "r"),
     ]
     settings = PipelineSettings(cost=structs.replace(price, method="peak"), bill=bills)
     build(job, settings)

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,11 +35,6 @@ HOURLY = Table(
 DAILY = HOURLY._replace(name="gold.things", by="date")
 TABLES = (DAILY, HOURLY)
 NOW = 1_800_000_000_000_000
-
-
-@pytest.fixture
-def warehouse(tmp_path: Path) -> Warehouse:
-    return Warehouse(Location.of(tmp_path / "lake"))
 
 
 def stage(warehouse: Warehouse, table: Table, name: str, job: str) -> int:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from fairlead import App
 from fairlead.pipeline.bulk import rows as rows_module
 from fairlead.pipeline.bulk.stage import BulkStore, StagedPart, StageLost, SubmissionTotals
 from tests.pipeline.bulk import left_in_stage, numbers, numbers_in, publish, rows, stage, submit
@@ -23,12 +22,10 @@ PARTS = [[numbers(0, 60), numbers(60, 100)], [numbers(100, 200)]]
 
 
 @pytest.fixture
-def url(store_url: str) -> Iterator[str]:
-    """Yield the URL of a fresh, migrated store of each kind in turn."""
-    application = App(store_url)
-    application.migrate()
-    application.close()
-    yield store_url
+def url(store_url: str, store: Any) -> str:
+    """Return the URL of a fresh, migrated store of each kind in turn."""
+    store.database.close()
+    return store_url
 
 
 def staged(url: str) -> list[StagedPart]:
@@ -46,6 +43,12 @@ def dies(work: Any, *arguments: Any) -> None:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def publish_at_once(url: str, *runs: tuple[str, list[StagedPart]]) -> list[SubmissionTotals]:
+    """Publish these parts of submissions, each in a thread of its own."""
+    with ThreadPoolExecutor(len(runs)) as threads:
+        return list(threads.map(lambda run: publish(url, run[1], run[0]), runs))
 
 
 @pytest.mark.parametrize("when", ["between two batches", "after the last"])
@@ -126,16 +129,7 @@ def test_a_driver_that_dies_after_the_commit_is_followed_by_a_run_that_changes_n
 
 
 def test_of_two_runs_of_one_submission_that_publish_at_once_one_publishes(url: str) -> None:
-    runs = [staged(url), staged(url)]
-    totals: list[SubmissionTotals] = []
-    threads = [
-        threading.Thread(target=lambda parts=parts: totals.append(publish(url, parts)))
-        for parts in runs
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    totals = publish_at_once(url, ("march", staged(url)), ("march", staged(url)))
     assert sorted((each.inserted, each.is_repeat) for each in totals) == [(200, False), (200, True)]
     assert numbers_in(url) == ALL and left_in_stage(url) == 0
 
@@ -155,18 +149,10 @@ def test_submissions_that_claim_the_same_keys_in_opposite_orders_do_not_dead_loc
     monkeypatch.setattr(rows_module, "MOST_TASKS", 50)
     count = 2000
     keys = [f"key-{n:05}" for n in range(count)]
-    parts = {
-        id: [stage(url, [numbers(0, count, unique_key=pa.array(given))], 0)]
-        for id, given in (("up", keys), ("down", keys[::-1]))
-    }
-    totals: list[SubmissionTotals] = []
-    threads = [
-        threading.Thread(target=lambda id=id, parts=parts: totals.append(publish(url, parts, id)))
-        for id, parts in parts.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    up, down = (
+        [stage(url, [numbers(0, count, unique_key=pa.array(given))], 0)]
+        for given in (keys, keys[::-1])
+    )
+    totals = publish_at_once(url, ("up", up), ("down", down))
     assert sorted(each.inserted for each in totals) == [0, count]
     assert len(rows(url, "SELECT 1 FROM fairlead_tasks")) == count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,6 @@ from random import Random
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
@@ -41,20 +39,18 @@ from fairlead.pipeline.models import (
     TASKS,
     TENANT_SHARE,
 )
-from fairlead.pipeline.partitions import PartsOf, all_parts
-from fairlead.pipeline.reading.engine import file_name, start
-from fairlead.pipeline.reading.frames import Frames, with_tables
+from fairlead.pipeline.reading.engine import file_name
+from fairlead.pipeline.reading.frames import Frames
 from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.retention import drop_before
 from fairlead.pipeline.runs import Check, last_runs
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Build, Builds
 from fairlead.pipeline.warehouse.compaction import compact
-from fairlead.pipeline.warehouse.location import Location, flat_name
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import at, attempt, event
-from tests.pipeline.tables_by_hand import micros, put, row
+from tests.pipeline.tables_by_hand import MemoryTables, micros, put, row
 from tests.pipeline.warehouses import MadeOnce, export, lake_in
 
 Rows = dict[Table, list[dict[str, Any]]]
@@ -69,10 +65,10 @@ def random(request: pytest.FixtureRequest) -> Random:
     return Random(f"{request.node.name} {request.config.option.hypothesis_seed or 0}")
 
 
-def made(random: Random, tasks_of_days: int = 40) -> Rows:
+def made(random: Random) -> Rows:
     """Return tables that agree: attempts of two days, one of them over midnight."""
     attempts = []
-    for number in range(tasks_of_days):
+    for number in range(40):
         # Few hours, because each has a file in a lake.
         begin = random.choice((-2 * DAY, -DAY, -5 * 3600)) + random.uniform(0, 3600)
         for tries in range(random.randint(1, 3)):
@@ -207,34 +203,17 @@ def become(lake: Warehouse, rows: Rows, before: Rows) -> None:
     publish(lake)
 
 
-class TablesOfRows:
-    """Tables in memory, because a lake flushes each hour to disk."""
-
-    keys_at_once = Frames.keys_at_once
-
-    def __init__(self, rows: Rows) -> None:
-        self._connection = start()
-        for table in (*rows, EVENTS):
-            data = pa.Table.from_pylist(rows.get(table, []), table.arrow())
-            self._connection.register(flat_name(table), data)
-
-    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
-        found = self._connection.execute(with_tables(text, flat_name))
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-
-class TablesInPasses(TablesOfRows):
+class TablesInPasses(MemoryTables):
     """Tables of more keys than fit into memory."""
 
     keys_at_once = 50
 
 
-class TablesWithCollisions(TablesOfRows):
+class TablesWithCollisions(MemoryTables):
     """Tables whose keys have one hash."""
 
-    def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
-        return super().totals(text.replace("DISTINCT xxhash64(", "DISTINCT 1 % xxhash64("), parts)
+    def totals(self, text: str, *more: Any) -> list[dict[str, Any]]:
+        return super().totals(text.replace("DISTINCT xxhash64(", "DISTINCT 1 % xxhash64("), *more)
 
 
 def of(tables: Tables, rows: Rows) -> list[Check]:
@@ -252,9 +231,10 @@ def of(tables: Tables, rows: Rows) -> list[Check]:
     ]
 
 
-def failed(rows: Rows, tables: type[TablesOfRows] = TablesOfRows) -> list[str]:
+def failed(rows: Rows, tables: type[MemoryTables] = MemoryTables) -> list[str]:
     """Return the names of the checks of these rows that fail."""
-    return [each.name for each in of(tables(rows), rows) if not each.holds]
+    made = tables({table.name: each for table, each in rows.items()})
+    return [each.name for each in of(made, rows) if not each.holds]
 
 
 @pytest.fixture(scope="module")
@@ -279,9 +259,9 @@ def test_a_sound_lake_passes_all_checks(lake: Warehouse) -> None:
 
 
 @pytest.mark.parametrize(
-    "tables", [TablesOfRows, TablesInPasses, TablesWithCollisions], ids=lambda each: each.__name__
+    "tables", [MemoryTables, TablesInPasses, TablesWithCollisions], ids=lambda each: each.__name__
 )
-def test_each_damage_of_a_row_fails_a_check(random: Random, tables: type[TablesOfRows]) -> None:
+def test_each_damage_of_a_row_fails_a_check(random: Random, tables: type[MemoryTables]) -> None:
     sound = made(random)
     assert not failed(sound, tables)
     for name in DAMAGES:
@@ -447,11 +427,6 @@ def test_spark_and_duckdb_count_the_same(
             found = of(on_duckdb, rows)
         assert found == of(on_spark, rows), name
         assert all(each.holds for each in found) is (name is None), name
-
-
-def test_a_lake_on_an_object_store_is_checked(s3_lake: str, tmp_path: Path) -> None:
-    lake = Warehouse(Location(s3_lake, f"sqlite:///{tmp_path}/catalog.db", os.environ))
-    assert check(built(lake, made(Random(1), 1)), SYSTEM_CLOCK).state == "done"
 
 
 def test_the_commands_end_with_code_1_for_a_difference_and_a_damaged_file(lake: Warehouse) -> None:

@@ -3,7 +3,6 @@ exporters, erasures, faults and kills."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,17 @@ from fairlead.pipeline.reading.engine import file_name
 from fairlead.pipeline.warehouse import compaction
 from fairlead.pipeline.warehouse.compaction import CLOSES_AFTER, Compacted, compact, to_compact
 from fairlead.pipeline.warehouse.layout import DAY_US
-from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import WarehouseTable
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.forks import exit_code
+from tests.pipeline.forks import KILLED, exit_code
 from tests.pipeline.frames import T0, attempt, event
+from tests.pipeline.killed import compact_until
 from tests.pipeline.tables_by_hand import put, row
 
 HOUR_0, HOUR_1 = "2026-03-02/10", "2026-03-02/11"
 END_0 = to_micros(T0) // HOUR_US * HOUR_US + HOUR_US
 """End of the hour of T0, in microseconds."""
 LATE = END_0 + 9 * CLOSES_AFTER
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Warehouse:
-    return Warehouse(Location.of(tmp_path / "lake"))
 
 
 @pytest.fixture
@@ -180,18 +174,6 @@ def on_disk(lake: Warehouse) -> set[str]:
     return {path.name for path in lake.location.folder.rglob("*.parquet")}
 
 
-def compact_until(location: Location, step: str) -> None:
-    """Compact, and end the process after this method of a table."""
-    real = getattr(WarehouseTable, step)
-
-    def then_dies(*args: Any, **more: Any) -> None:
-        real(*args, **more)
-        os._exit(9)
-
-    setattr(WarehouseTable, step, then_dies)
-    compact(Warehouse(location).table(ATTEMPTS), LATE)
-
-
 @pytest.mark.parametrize("step", ["write", "replace"])
 def test_a_compaction_killed_at_any_step_loses_no_row_and_the_next_one_finishes(
     lake: Warehouse, table: WarehouseTable, step: str
@@ -199,7 +181,7 @@ def test_a_compaction_killed_at_any_step_loses_no_row_and_the_next_one_finishes(
     add(lake, 1, 2)
     add(lake, 3)
     before = rows(table)
-    assert exit_code(compact_until, lake.location, step) == 9
+    assert exit_code(compact_until, lake.location, LATE, step) == KILLED
     assert rows(table) == before
     assert compact(table, LATE).parts == (0 if step == "replace" else 1)
     assert rows(table) == before

@@ -4,7 +4,7 @@ exports do not bring rows back."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -43,10 +43,10 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.table import BRANCH
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
-from tests.pipeline.erase_until import STEPS, erase_until
 from tests.pipeline.filling import add, migrated
 from tests.pipeline.forks import KILLED, exit_code
 from tests.pipeline.frames import T0, attempt, event
+from tests.pipeline.killed import ERASE, erase_until
 from tests.pipeline.tables_by_hand import put, row, rows_of
 from tests.pipeline.warehouses import MadeOnce, export, lake_in, overtake, root_of
 from tests.tiers import NIGHTLY
@@ -298,12 +298,10 @@ def test_a_lake_without_builds_has_its_bronze_erased(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[tuple[str, SqlHistory]]:
-    """Yield a store with attempts of tenant-0 to tenant-6."""
-    found = migrated(store_url)
+def exported(store_url: str, history: SqlHistory) -> tuple[str, SqlHistory]:
+    """Return a store with attempts of tenant-0 to tenant-6."""
     add(store_url, *range(20))
-    yield store_url, SqlHistory(found.database)
-    found.database.close()
+    return store_url, history
 
 
 def keys(lake: Warehouse) -> set[str]:
@@ -311,9 +309,9 @@ def keys(lake: Warehouse) -> set[str]:
 
 
 def test_a_late_export_restores_no_erased_row_and_the_store_may_still_clean(
-    store: tuple[str, SqlHistory], tmp_path: Path
+    exported: tuple[str, SqlHistory], tmp_path: Path
 ) -> None:
-    url, history = store
+    url, history = exported
     lake = lake_in(tmp_path / "lake")
     exporter = Exporter(history, lake, SYSTEM_CLOCK, rows=6)
     exporter.round()
@@ -331,8 +329,10 @@ def test_a_late_export_restores_no_erased_row_and_the_store_may_still_clean(
     assert erased(lake, "tenant-3").left == {}
 
 
-def test_an_erased_key_can_be_admitted_again(store: tuple[str, SqlHistory], tmp_path: Path) -> None:
-    url, history = store
+def test_an_erased_key_can_be_admitted_again(
+    exported: tuple[str, SqlHistory], tmp_path: Path
+) -> None:
+    url, history = exported
     lake = lake_in(tmp_path / "lake")
     exporter = Exporter(history, lake, SYSTEM_CLOCK)
     exporter.round()
@@ -345,9 +345,9 @@ def test_an_erased_key_can_be_admitted_again(store: tuple[str, SqlHistory], tmp_
 
 
 def test_an_export_that_began_before_the_erasure_restores_nothing(
-    store: tuple[str, SqlHistory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported: tuple[str, SqlHistory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, history = store
+    _, history = exported
     lake = lake_in(tmp_path / "lake")
     wrote = overtake(monkeypatch, lambda table, number: number == 1 and erased(lake, "tenant-3"))
     assert Exporter(history, lake, SYSTEM_CLOCK).round().attempts == 20
@@ -361,7 +361,7 @@ def test_an_export_that_began_before_the_erasure_restores_nothing(
 
 @pytest.mark.parametrize(
     ("step", "times"),
-    [(step, 1) for step in STEPS]
+    [(step, 1) for step in ERASE]
     + [
         pytest.param(*later, marks=NIGHTLY("a long run"))
         for later in [

@@ -7,7 +7,6 @@ import random
 import shutil
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,8 @@ from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.layout import HOUR_US as HOUR
-from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.builders import idle
-from tests.pipeline.export_until import ROWS, STEPS, export_until
 from tests.pipeline.filling import (
     COLUMNS,
     add,
@@ -39,22 +36,10 @@ from tests.pipeline.filling import (
 )
 from tests.pipeline.filling import START as FIRST_END
 from tests.pipeline.forks import KILLED, exit_code
+from tests.pipeline.killed import EXPORT, ROWS, export_until
 from tests.pipeline.test_warehouse import MINUTE, now
 from tests.pipeline.warehouses import overtake
 from tests.tiers import NIGHTLY
-
-
-@pytest.fixture
-def history(store_url: str) -> Iterator[SqlHistory]:
-    """Yield the history of a fresh store of each kind in turn."""
-    store = migrated(store_url)
-    yield SqlHistory(store.database)
-    store.database.close()
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Warehouse:
-    return Warehouse(Location.of(tmp_path / "lake"))
 
 
 def exporter(history: SqlHistory, lake: Warehouse, rows: int = ROWS) -> Exporter:
@@ -210,7 +195,7 @@ def test_changes_by_people_and_submits_are_exported_once(store_url: str, lake: W
 
 @pytest.mark.parametrize(
     ("step", "times"),
-    [(step, 1) for step in STEPS]
+    [(step, 1) for step in EXPORT]
     + [
         pytest.param(*later, marks=NIGHTLY("a long run"))
         for later in [

@@ -41,7 +41,7 @@ from fairlead.ports.schedule_store import HOUR, Fenced  # noqa: E402
 from fairlead.ports.statements import Statement  # noqa: E402
 from tests import tiers  # noqa: E402
 from tests.contract.test_schedule_store import NOW, again, ended, task  # noqa: E402
-from tests.pipeline.export_until import ROWS  # noqa: E402
+from tests.pipeline.killed import ROWS  # noqa: E402
 from tests.pipeline.warehouses import lake_in  # noqa: E402
 
 FIRST, SECOND = PartitionKey("reminders", 3), PartitionKey("reminders", 4)

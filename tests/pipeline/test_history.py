@@ -117,11 +117,6 @@ def _shared() -> tuple[Warehouse, History]:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Warehouse:
-    return Warehouse(Location.of(tmp_path / "lake"))
-
-
-@pytest.fixture
 def history(lake: Warehouse) -> History:
     assert lake.identity
     return History(str(lake.location.folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,6 @@ from tests.pipeline.frames import at, attempt
 from tests.pipeline.silver_rows import served, waited
 from tests.pipeline.tables_by_hand import MemoryTables, row, rows_of
 from tests.tiers import examples
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Warehouse:
-    return Warehouse(Location.of(str(tmp_path / "lake")))
 
 
 def found(lake: Warehouse, tables: MemoryTables, **of: Any) -> list[IncidentRow]:

@@ -36,6 +36,7 @@ from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
 from tests.pipeline.tables_by_hand import put, row
+from tests.pipeline.warehouses import lake_in
 
 
 def a_lake(folder: str | Path, catalog: str | None = None) -> Warehouse:
@@ -68,7 +69,7 @@ def test_every_table_of_the_dictionary_can_be_read_with_its_columns(tmp_path: Pa
 
 
 def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
-    lake = Warehouse(Location.of(tmp_path / "lake"))
+    lake = lake_in(tmp_path / "lake")
     put(lake, COST, [])
     with open_views(lake) as connection:
         found = select(connection, "SELECT * FROM gold.cost")
@@ -228,7 +229,7 @@ def test_a_folder_in_which_everybody_may_replace_files_is_refused(tmp_path: Path
 
 
 def test_an_open_connection_still_reads_what_was_replaced(tmp_path: Path) -> None:
-    lake = Warehouse(Location.of(tmp_path / "lake"))
+    lake = lake_in(tmp_path / "lake")
     put(lake, ATTEMPTS, [row(ATTEMPTS, task_id=str(n), finished_at=T0) for n in range(3)])
     with open_views(lake) as connection:
         here, seen = lake.table(ATTEMPTS), lake.table(ATTEMPTS).state()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,15 +20,14 @@ from fairlead.pipeline.export import Exporter
 from fairlead.pipeline.models import ATTEMPTS
 from fairlead.pipeline.reconcile import reconcile
 from fairlead.pipeline.warehouse.warehouse import Warehouse
-from tests.pipeline.filling import add, attempt, connected, migrated, reader_of
+from tests.pipeline.filling import add, attempt, connected, reader_of
 from tests.pipeline.warehouses import lake_in
 
 
 @pytest.fixture
-def history(store_url: str) -> Iterator[SqlHistory]:
-    """Yield a history of twenty attempts, in a store of each kind in turn. Every third attempt never ran;
-    attempts 7 and 8 ended at the same time."""
-    store = migrated(store_url)
+def history(store_url: str, history: SqlHistory) -> SqlHistory:
+    """Return a history of twenty attempts, in a store of each kind in turn. Every third attempt never
+    ran; attempts 7 and 8 ended at the same time."""
     add(store_url, *range(20))
     with connected(store_url) as connection:
         started_at, finished_at = attempt(7)[17:19]
@@ -36,8 +35,7 @@ def history(store_url: str) -> Iterator[SqlHistory]:
             f"UPDATE fairlead_attempts SET started_at = {started_at}, finished_at = {finished_at} "
             f"WHERE task_id = '{id_text(8)}'"
         )
-    yield SqlHistory(store.database)
-    store.database.close()
+    return history
 
 
 @pytest.fixture

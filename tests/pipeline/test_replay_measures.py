@@ -1,225 +1,168 @@
-"""Measures of a schedule in hand-made cases, and against plain loops over instants."""
+"""Measures of a schedule equal a calculation by hand, and plain loops over instants."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.clock import MICROS
-from fairlead.lab.policies.calibration import gap, has_waits, ks_distance, most_at_once
-from fairlead.lab.policies.measures import (
-    jain_by_window,
-    longest_unserved,
-    measure,
-    percentile,
-    served,
-    slowdown,
-    waiting_windows,
-    waits_of_keys,
-    whole_windows,
-)
-from tests.fairness_gap import jain
+from fairlead.lab.policies.calibration import gap, has_waits, most_at_once
+from fairlead.lab.policies.measures import measure, waits_of_keys
 from tests.pipeline.replaying import arrivals, schedule
+from tests.pipeline.twin import jain
 from tests.tiers import examples
 
-times = st.lists(
-    st.tuples(st.integers(0, 40), st.integers(0, 15), st.integers(0, 12)), min_size=1, max_size=25
+Task = tuple[int, int, int, int]
+"""Arrival, start, run time (seconds) and number of the key."""
+
+tasks = st.lists(
+    st.builds(
+        lambda at, wait, run, key: (at, at + wait, run, key),
+        st.integers(0, 40),
+        st.integers(0, 15) | st.integers(0, 1),
+        st.integers(0, 12),
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=40,
 )
-"""(arrival, wait, run time) of each task"""
+LAST = 70
+"""Second after which no task ends."""
 
 
-def columns(rows: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    at, wait, run = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-    return at, at + wait, run
+def rank(values: Sequence[float], percent: int) -> float:
+    """Return the least value that this percentage of the values does not exceed."""
+    return sorted(values)[-(-len(values) * percent // 100) - 1]
 
 
-# by hand ------------------------------------------------------------------------------------------
+def looped(tasks: Sequence[Task], slots: int, weights: Sequence[float], window: int) -> Any:
+    """Return the measures, counted second by second."""
+    by_key = [list(each) for _, each in groupby(sorted(tasks, key=key_of), key_of)]
+    waits = [[start - at for at, start, _, _ in each] for each in by_key]
+    everyone = [wait for each in waits for wait in each]
+    slow = [max(1, (start - at + run) / max(run, 10)) for at, start, run, _ in tasks]
+    origin = min(at for at, *_ in tasks)
+    makespan = max(start + run for _, start, run, _ in tasks) - origin
+    evenness = []
+    for low in range(origin, LAST, window):
+        inside = range(low, low + window)
+        waiting = [each for each in by_key if all(waits_at(each, at) for at in inside)]
+        got = [
+            sum(begins <= at < begins + run for _, begins, run, _ in each for at in inside)
+            / weights[each[0][3]]
+            for each in waiting
+        ]
+        if len(got) > 1 and any(got):
+            evenness.append(jain(got))
+    unserved = [longest_unserved(each) for each in by_key]
+    return {
+        "tasks": len(tasks),
+        "keys": len(by_key),
+        "slots": slots,
+        "wait_mean_us": fmean(everyone),
+        **{f"wait_p{percent}_us": rank(everyone, percent) for percent in (50, 90, 99)},
+        "wait_max_us": max(everyone),
+        "key_wait_p50_us": rank([fmean(each) for each in waits], 50),
+        "key_wait_p99_us": rank([fmean(each) for each in waits], 99),
+        "key_p99_p50_us": rank([rank(each, 99) for each in waits], 50),
+        "slowdown_mean": fmean(slow),
+        "slowdown_p50": rank(slow, 50),
+        "slowdown_p99": rank(slow, 99),
+        "jain_mean": fmean(evenness) if evenness else None,
+        "jain_least": min(evenness, default=None),
+        "jain_windows": len(evenness),
+        "makespan_us": makespan,
+        "utilisation": sum(run for _, _, run, _ in tasks) / (slots * makespan) if makespan else 0,
+        "starved_keys": sum(length > window for length in unserved),
+        "longest_starved_us": max(unserved),
+    }
 
-# With two slots, key a (0) submits three tasks of 10 s at 0, key b (1) one task of 20 s at 5. The task of
-# b and the third task of a start at 10.
-BY_HAND = schedule((0, 0, 10, 0), (0, 0, 10, 0), (0, 10, 10, 0), (5, 10, 20, 1))
+
+def key_of(task: Task) -> int:
+    return task[3]
+
+
+def waits_at(tasks: Sequence[Task], instant: int) -> bool:
+    return any(at <= instant < start for at, start, _, _ in tasks)
+
+
+def longest_unserved(tasks: Sequence[Task]) -> int:
+    """Return the longest time in which a task waited and none started."""
+    longest = since = 0
+    for instant in range(LAST):
+        starts = any(start == instant for _, start, _, _ in tasks)
+        if starts and any(at < instant <= start for at, start, _, _ in tasks):
+            longest = max(longest, instant - since)
+        if starts or not any(at < instant < start for at, start, _, _ in tasks):
+            since = instant
+    return longest
+
+
+def in_seconds(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value / MICROS if name.endswith("_us") else value for name, value in found.items()
+    }
+
+
+@settings(max_examples=examples(400))
+@given(
+    tasks, st.integers(1, 9), st.integers(1, 4), st.tuples(*[st.sampled_from([0.01, 1, 1, 3])] * 3)
+)
+def test_the_measures_of_a_schedule_equal_plain_loops(
+    tasks: list[Task], window: int, slots: int, weights: tuple[float, ...]
+) -> None:
+    found = measure(schedule(*tasks), slots, np.array(weights, float), window * MICROS)
+    expected = looped(tasks, slots, weights, window)
+    assert in_seconds(msgspec.structs.asdict(found)) == pytest.approx(expected)
+    for each in waits_of_keys(schedule(*tasks), ("a", "b", "c")):
+        own = [task for task in tasks if each.key == "abc"[task[3]]]
+        alone = looped(own, slots, weights, window)
+        waits = in_seconds({name: getattr(each, name) for name in alone if hasattr(each, name)})
+        assert waits == pytest.approx({name: alone[name] for name in waits})
+        assert each.busy_us == sum(run for _, _, run, _ in own) * MICROS
 
 
 def test_waits_slowdown_makespan_and_use_equal_a_calculation_by_hand() -> None:
-    found = measure(BY_HAND, 2, np.ones(2), 5 * MICROS)
-    assert (found.tasks, found.keys, found.slots) == (4, 2, 2)
-    assert found.wait_mean_us == 15 / 4 * MICROS
-    assert [found.wait_p50_us, found.wait_p90_us, found.wait_p99_us, found.wait_max_us] == [
-        0,
-        10**7,
-        10**7,
-        10**7,
-    ]
-    # The means are 10/3 s of a and 5 s of b; by nearest rank, the median of two values is the first.
-    assert (
-        found.key_wait_p50_us == pytest.approx(10 / 3 * MICROS)
-        and found.key_wait_p99_us == 5 * MICROS
-    )
-    assert found.key_p99_p50_us == 5 * MICROS
-    assert slowdown(BY_HAND).tolist() == [1, 1, 2, 1.25] and found.slowdown_mean == 1.3125
-    assert found.makespan_us == 30 * MICROS
-    assert found.utilisation == pytest.approx(50 / 60)
+    # With two slots, key a (0) submits three tasks of 10 s at 0, key b (1) one task of 20 s at 5.
+    # The task of b and the third task of a start at 10.
+    tasks = (0, 0, 10, 0), (0, 0, 10, 0), (0, 10, 10, 0), (5, 10, 20, 1)
+    found = measure(schedule(*tasks), 2, np.ones(2), 5 * MICROS)
+    assert found.wait_mean_us == 15 / 4 * MICROS and found.slowdown_mean == 1.3125
+    assert (found.wait_p50_us, found.wait_p90_us, found.wait_max_us) == (0, 10**7, 10**7)
+    # The means are 10/3 s of a and 5 s of b; by nearest rank, the median of two is the first.
+    assert found.key_wait_p50_us == pytest.approx(10 / 3 * MICROS)
+    assert (found.makespan_us, found.utilisation) == (30 * MICROS, pytest.approx(50 / 60))
     # Key a waits from 0 to 10 with starts at 0 and at 10; b waits from 5 to 10.
     assert (found.starved_keys, found.longest_starved_us) == (1, 10 * MICROS)
 
 
-def test_a_short_run_counts_as_ten_seconds_in_the_slowdown() -> None:
-    assert slowdown(
-        schedule((0, 1, 0, 0), (0, 20, 0, 0), (0, 20, 5, 0), (0, 20, 20, 0))
-    ).tolist() == [1, 2, 2.5, 2]
-
-
-def test_a_schedule_of_one_task_without_run_time_can_be_measured() -> None:
-    found = measure(schedule((3, 3, 0, 0)), 1, np.ones(1), MICROS)
-    assert (found.makespan_us, found.utilisation, found.jain_mean, found.starved_keys) == (
-        0,
-        0,
-        None,
-        0,
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))
+def test_the_gap_to_the_record_equals_plain_loops(waits: list[tuple[int, int]]) -> None:
+    one, other = ([pair[side] for pair in waits] for side in (0, 1))
+    found = gap("fifo", np.array(one), np.array(other))
+    assert (found.recorded_p50_us, found.recorded_p99_us) == (rank(one, 50), rank(one, 99))
+    assert (found.simulated_p50_us, found.simulated_p99_us) == (rank(other, 50), rank(other, 99))
+    assert found.error("mean") == (
+        pytest.approx(fmean(other) / fmean(one) - 1) if any(one) else None
     )
+    shares = [[sum(v <= x for v in values) for x in range(10)] for values in (one, other)]
+    distance = max(abs(a - b) for a, b in zip(*shares, strict=True)) / len(waits)
+    assert found.ks == pytest.approx(distance)
 
 
-def test_waits_of_keys_equal_a_calculation_by_hand() -> None:
-    a, b = waits_of_keys(BY_HAND, ("a", "b"))
-    assert (a.key, a.tasks, a.busy_us, a.wait_p50_us, a.wait_p99_us) == (
-        "a",
-        3,
-        30 * MICROS,
-        0,
-        10 * MICROS,
-    )
-    assert (b.key, b.tasks, b.busy_us, b.wait_mean_us, b.wait_max_us) == (
-        "b",
-        1,
-        20 * MICROS,
-        5e6,
-        5 * MICROS,
-    )
-
-
-@given(
-    st.lists(st.integers(0, 100), min_size=1, max_size=50), st.sampled_from([0.5, 0.9, 0.99, 1.0])
-)
-def test_a_percentile_is_the_least_value_with_the_given_share_of_values_at_or_below_it(
-    values, share
-) -> None:
-    found = percentile(np.array(values, np.int64), share)
-    assert found in values
-    # Compare integers, because products of floats are not exact.
-    enough = [
-        value
-        for value in values
-        if 100 * sum(v <= value for v in values) >= round(100 * share) * len(values)
-    ]
-    assert found == min(enough)
-
-
-# against plain loops ------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(200))
-@given(times, st.integers(1, 9))
-def test_the_windows_throughout_which_a_task_waited_equal_a_plain_loop(rows, window) -> None:
-    at, start, _ = columns(rows)
-    waited = [bool(((at <= instant) & (start > instant)).any()) for instant in range(70)]
-    expected = [n for n in range(70 // window) if all(waited[n * window : (n + 1) * window])]
-    assert whole_windows(at, start, window).tolist() == expected
-    found = waiting_windows(at, start)
-    assert (found.begin <= found.end).all() and (found.end[:-1] < found.begin[1:]).all()
-
-
-@settings(max_examples=examples(200))
-@given(times)
-def test_the_longest_time_without_a_start_while_a_task_waited_equals_a_plain_loop(rows) -> None:
-    at, start, _ = columns(rows)
-    longest = since = 0
-    for instant in range(70):
-        if (start == instant).any() or not ((at < instant) & (start > instant)).any():
-            # The time without a start ends when a task starts, or when no task waits any more.
-            if (start == instant).any() and ((at < instant) & (start >= instant)).any():
-                longest = max(longest, instant - since)
-            since = instant
-    assert longest_unserved(at, start) == longest
-
-
-@settings(max_examples=examples(200))
-@given(times, st.lists(st.integers(0, 90), min_size=1))
-def test_worker_time_up_to_an_instant_equals_a_plain_loop(rows, instants) -> None:
-    _, start, run = columns(rows)
-    until = np.array(instants)
-    expected = [int(np.clip(instant - start, 0, run).sum()) for instant in instants]
-    assert served(start, start + run).until(until).tolist() == expected
-
-
-@settings(max_examples=examples(100))
-@given(times, times, st.integers(1, 9), st.floats(0.01, 100))
-def test_jains_index_by_window_equals_a_plain_loop(one, other, window, weight) -> None:
-    rows = [(*row, 0) for row in one] + [(*row, 1) for row in other]
-    found = schedule(*((at, at + wait, run, key) for at, wait, run, key in rows))
-    origin = min(at for at, *_ in rows)
-    expected = []
-    for n in range(80 // window):
-        low, high = origin + n * window, origin + (n + 1) * window
-        of = [
-            [(at, at + wait, at + wait + run) for at, wait, run, key in rows if key == k]
-            for k in (0, 1)
-        ]
-        if all(
-            all(any(at <= t < start for at, start, _ in each) for t in range(low, high))
-            for each in of
-        ):
-            got = [
-                sum(max(0, min(end, high) - max(start, low)) for _, start, end in each)
-                for each in of
-            ]
-            if any(got):
-                expected.append(jain([got[0], got[1] / weight]))
-    indices = jain_by_window(found, np.array([1.0, weight]), window * MICROS)
-    assert indices.tolist() == pytest.approx(expected)
-    assert all(0.5 - 1e-9 <= index <= 1 + 1e-9 for index in indices)
-
-
-# calibration --------------------------------------------------------------------------------------
-
-
-def test_the_gap_to_the_record_equals_a_calculation_by_hand() -> None:
-    found = gap("fifo", np.array([0, 10, 20, 40]), np.array([0, 11, 20, 30]))
-    assert (
-        found.recorded_p50_us,
-        found.simulated_p50_us,
-        found.recorded_p99_us,
-        found.simulated_p99_us,
-    ) == (
-        10,
-        11,
-        40,
-        30,
-    )
-    assert (found.error("p50"), found.error("p99")) == (pytest.approx(0.1), -0.25)
-    assert found.ks == 0.25
-    assert gap("fifo", np.array([0]), np.array([5])).error("p50") is None
-
-
-@given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(0, 9), min_size=1))
-def test_the_kolmogorov_smirnov_distance_equals_a_plain_loop(one, other) -> None:
-    shares = [
-        [sum(v <= x for v in values) / len(values) for x in range(10)] for values in (one, other)
-    ]
-    assert ks_distance(np.array(one), np.array(other)) == pytest.approx(
-        max(abs(a - b) for a, b in zip(*shares, strict=True))
-    )
-
-
-@given(times)
-def test_the_number_of_concurrent_runs_equals_a_plain_loop(rows) -> None:
+@given(tasks)
+def test_the_number_of_concurrent_runs_equals_a_plain_loop(tasks: list[Task]) -> None:
     recorded = arrivals(
-        *((at, run, "a") for at, _, run in rows), waits=[wait for _, wait, _ in rows]
+        *((at, run, "a") for at, _, run, _ in tasks), waits=[start - at for at, start, *_ in tasks]
     )
-    start, end = recorded.at + recorded.wait, recorded.at + recorded.wait + recorded.run
-    assert most_at_once(recorded) == max(
-        1, *(int(((start <= at) & (end > at)).sum()) for at in start)
-    )
-    assert has_waits(recorded)
-    assert not has_waits(arrivals((0, 1, "a")))
+    running = [sum(start <= now < start + run for _, start, run, _ in tasks) for now in range(LAST)]
+    assert most_at_once(recorded) == max(1, *running)
+    assert has_waits(recorded) and not has_waits(arrivals((0, 1, "a")))

@@ -69,112 +69,79 @@ class StandingClock:
         raise AssertionError
 
 
-def hist(name: str, measure: str, us: int, n: int) -> dict[str, Any]:
-    """Return a row of gold.latency_hist: `n` runs of `us` microseconds in the first hour, of all keys
-    together."""
-    bucket = ceil(log(us) / log(1.02))
-    given = {"name": name, "measure": measure, "bucket": bucket, "n": n, "max_us": us}
-    return {LATENCY_HIST.instant: T0, "queue": "q", "fairness_key": "*", **given}
-
-
-def window(minute: int, window_s: int = 60, **fields: Any) -> dict[str, Any]:
-    """Return a row of a table of windows."""
-    return {"window_start": at(60 * minute), "window_s": window_s, "queue": "q", **fields}
-
-
-def share(
-    minute: int, key: str, busy_us: int, entitled_us: int, lag_us: int, window_s: int = 60
-) -> dict[str, Any]:
-    """Return a row of gold.tenant_share."""
-    given = {"fairness_key": key, "busy_us": busy_us, "entitled_us": entitled_us, "lag_us": lag_us}
-    return window(minute, window_s, backlogged_fraction=1.0, demand_us=entitled_us, **given)
-
-
-def slo(minute: int, left: float, state: str) -> dict[str, Any]:
-    """Return a row of gold.slo."""
-    burnt = {"good": 90, "bad": 10, "objective": 0.99, "burn_1h": 10.0, "burn_6h": 2.0}
-    given = {"slo_id": "fast", "budget_left": left, "state": state}
-    return {"window_start": at(60 * minute), **burnt, **given}
-
-
-def failure(error: str, n: int, storm: bool, hour: int = 0) -> dict[str, Any]:
-    """Return a row of gold.failures."""
-    seen = {"first_seen": at(3600 * hour + 1), "last_seen": at(3600 * hour + 100)}
-    texts = {"error_fp": len(error), "error_type": error, "error_text": SECRET_TEXT}
-    given = {"n": n, "tasks": n, "wasted_us": n * MINUTE, "storm": storm}
-    return {
-        FAILURES.instant: at(3600 * hour),
-        "queue": "q",
-        "name": "pay",
-        **seen,
-        **texts,
-        **given,
-    }
-
-
-def cost(key: str, busy_us: int, amount: str) -> dict[str, Any]:
-    """Return a row of gold.cost."""
-    us = {"busy_us": busy_us, "wasted_us": busy_us // 10, "idle_allocated_us": busy_us // 2}
-    given = {"fairness_key": key, "amount": Decimal(amount)}
-    return {"day": T0.replace(hour=0), "queue": "q", **us, **given}
-
-
-def service(minute: int, key: str, busy_us: int) -> dict[str, Any]:
-    """Return a row of silver.service."""
-    counts = {"attempts_started": 10, "attempts_done": 8, "failed": 2}
-    us = {"busy_us": busy_us, "wasted_us": busy_us // 10, "longest_run_us": busy_us}
-    return window(minute, fairness_key=key, name="pay", **counts, **us)
-
-
-def fairness(minute: int, jain: float | None, starved: int) -> dict[str, Any]:
-    """Return a row of gold.fairness."""
-    lag = {"max_lag_us": 5 * MINUTE, "max_lag_key": STARVING, "starved_keys": starved}
-    noisy = {"noisy_key": EVIL, "noisy_score": 1.5}
-    return window(minute, jain=jain, n_keys=2, bound_ok=jain and jain > 0.9, **lag, **noisy)
+def rows(names: str, *values: tuple[Any, ...], **same: Any) -> list[dict[str, Any]]:
+    """Return rows with these values of the named columns, and the same values of others."""
+    return [
+        {"queue": "q", **same, **dict(zip(names.split(), each, strict=True))} for each in values
+    ]
 
 
 ROWS: Mapping[Table, list[dict[str, Any]]] = {
-    SERVICE: [
-        service(0, EVIL, 30 * MINUTE),
-        service(0, "b", 10 * MINUTE),
-        service(61, EVIL, 20 * MINUTE),
-    ],
-    TENANT_SHARE: [
-        share(0, EVIL, 30 * MINUTE, 20 * MINUTE, -10 * MINUTE),
-        share(0, "b", 10 * MINUTE, 10 * MINUTE, 0),
-        share(0, LONG, 5 * MINUTE, 5 * MINUTE, 0),
-        share(0, "d", 4 * MINUTE, 4 * MINUTE, 0),
-        share(1, STARVING, 0, 5 * MINUTE, 5 * MINUTE),
-        share(0, EVIL, 30 * MINUTE, 20 * MINUTE, -10 * MINUTE, window_s=3600),
-        share(60, EVIL, 20 * MINUTE, 20 * MINUTE, 0, window_s=3600),
-    ],
-    FAIRNESS: [fairness(0, 0.5, 0), fairness(1, 1.0, 3), fairness(2, None, 0)],
+    SERVICE: rows(
+        "window_start fairness_key busy_us wasted_us",
+        (T0, EVIL, 30 * MINUTE, 3 * MINUTE),
+        (T0, "b", 10 * MINUTE, MINUTE),
+        (at(61 * 60), EVIL, 20 * MINUTE, 2 * MINUTE),
+        window_s=60,
+        name="pay",
+        attempts_started=10,
+        attempts_done=8,
+        failed=2,
+    ),
+    TENANT_SHARE: rows(
+        "window_start window_s fairness_key busy_us entitled_us lag_us",
+        (T0, 60, EVIL, 30 * MINUTE, 20 * MINUTE, -10 * MINUTE),
+        (T0, 60, "b", 10 * MINUTE, 10 * MINUTE, 0),
+        (T0, 60, LONG, 5 * MINUTE, 5 * MINUTE, 0),
+        (T0, 60, "d", 4 * MINUTE, 4 * MINUTE, 0),
+        (at(60), 60, STARVING, 0, 5 * MINUTE, 5 * MINUTE),
+        (T0, 3600, EVIL, 30 * MINUTE, 20 * MINUTE, -10 * MINUTE),
+        (at(3600), 3600, EVIL, 20 * MINUTE, 20 * MINUTE, 0),
+    ),
+    FAIRNESS: rows(
+        "window_start jain bound_ok starved_keys",
+        (T0, 0.5, False, 0),
+        (at(60), 1.0, True, 3),
+        (at(120), None, None, 0),
+        window_s=60,
+        n_keys=2,
+        max_lag_us=5 * MINUTE,
+        max_lag_key=STARVING,
+    ),
     LATENCY_HIST: [
-        hist("quick", "pickup", 1000, 980),
-        hist("slow", "pickup", 2_000_000, 20),
-        hist("quick", "run", 50_000, 980),
-        hist("slow", "run", 9_000_000, 20),
+        row | {"bucket": ceil(log(row["max_us"]) / log(1.02))}
+        for row in rows(
+            "name measure max_us n",
+            ("quick", "pickup", 1000, 980),
+            ("slow", "pickup", 2_000_000, 20),
+            ("quick", "run", 50_000, 980),
+            ("slow", "run", 9_000_000, 20),
+            hour=T0,
+            fairness_key="*",
+        )
     ],
-    SLO: [slo(0, 0.8, "ok"), slo(5, 0.4, "page"), slo(10, 0.3, "ticket")],
-    FAILURES: [
-        failure("TimeoutError", 150, True),
-        failure("KeyError", 3, False),
-        failure("KeyError", 4, False, hour=1),
+    SLO: [
+        {"window_start": at(60 * minute), "budget_left": left, "state": state}
+        | {"slo_id": "fast", "good": 90, "bad": 10, "objective": 0.99}
+        for minute, left, state in ((0, 0.8, "ok"), (5, 0.4, "page"), (10, 0.3, "ticket"))
     ],
-    COST: [
-        cost(EVIL, 50 * MINUTE, "0.333334"),
-        cost("b", 10 * MINUTE, "0.333333"),
-        cost(STARVING, 0, "0.333333"),
-    ],
+    FAILURES: rows(
+        "hour error_type error_fp n wasted_us storm",
+        (T0, "TimeoutError", 1, 150, 150 * MINUTE, True),
+        (T0, "KeyError", 2, 3, 3 * MINUTE, False),
+        (at(3600), "KeyError", 2, 4, 4 * MINUTE, False),
+        name="pay",
+        error_text=SECRET_TEXT,
+    ),
+    COST: rows(
+        "fairness_key busy_us amount",
+        (EVIL, 50 * MINUTE, Decimal("0.333334")),
+        ("b", 10 * MINUTE, Decimal("0.333333")),
+        (STARVING, 0, Decimal("0.333333")),
+        day=T0.replace(hour=0),
+    ),
     QUARANTINE: [
-        {
-            "source": "bronze.attempts/s",
-            "ordinal": "t/1",
-            "reason": "the clock jumped",
-            "column": "finished_at",
-            "raw": "{}",
-            "seen_at": seen_at,
-        }
+        {"source": "bronze.attempts/s", "reason": "the clock jumped", "seen_at": seen_at}
         for seen_at in (at(5), datetime(9999, 1, 1, tzinfo=UTC))
     ],
     ATTEMPTS: [attempt(finished_at=at(7000)), attempt(finished_at=at(10))],

@@ -12,11 +12,10 @@ from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.jobs.build_plan import plan
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.retention import drop_before, first_day
-from fairlead.pipeline.warehouse.location import Location
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.pipeline.warehouse_tables import WarehouseTables
 from tests.pipeline.frames import T0, at, attempt, event
-from tests.pipeline.warehouses import export
+from tests.pipeline.warehouses import export, lake_in
 
 DAY = 86_400
 TODAY = date(2026, 3, 2)
@@ -25,7 +24,7 @@ TODAY = date(2026, 3, 2)
 
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
-    found = Warehouse(Location.of(tmp_path / "lake"))
+    found = lake_in(tmp_path / "lake")
     for n, days in enumerate([3, 2, 2, 0]):
         end = at(-days * DAY + n)
         rows = [

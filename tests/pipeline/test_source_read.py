@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -47,14 +46,6 @@ from tests.pipeline.filling import (
 )
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@pytest.fixture
-def store(store_url: str) -> Iterator[Any]:
-    """Yield a migrated store."""
-    store = migrated(store_url)
-    yield store
-    store.database.close()
 
 
 def load(spark: SparkSession, url: str, table: str, **options: Any) -> DataFrame:

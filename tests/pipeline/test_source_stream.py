@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,6 @@ from fairlead.pipeline.source.stream import FairleadStreamReader
 from tests import tiers
 from tests.pipeline.filling import add_attempts, adding, connected, migrated
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def store(store_url: str) -> Iterator[Any]:
-    """Yield a migrated store."""
-    store = migrated(store_url)
-    yield store
-    store.database.close()
 
 
 def reader(url: str, **given: str) -> FairleadStreamReader:

@@ -20,9 +20,9 @@ from fairlead.contrib.prometheus import PrometheusObserver
 from fairlead.pipeline.dictionary import as_dbt_sources
 from fairlead.pipeline.models import COST, LATENCY_HIST, SERVICE, TABLES
 from fairlead.pipeline.warehouse.location import Location, flat_name
-from fairlead.pipeline.warehouse.warehouse import Warehouse
 from tests.pipeline.frames import T0
 from tests.pipeline.tables_by_hand import put, row
+from tests.pipeline.warehouses import lake_in
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "pipeline"
@@ -33,7 +33,7 @@ DAY = T0.replace(hour=0, minute=0, second=0, microsecond=0)
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """Folder of a lake with bills, waits and runs of two tenants."""
-    made = Warehouse(Location.of(tmp_path / "lake"))
+    made = lake_in(tmp_path / "lake")
     keys = ("acme/1", "acme/2", "beta")
     put(made, COST, [row(COST, day=DAY, fairness_key=k, amount=Decimal("1.5")) for k in keys])
     hours = [T0 + timedelta(hours=n) for n in range(3)]

@@ -59,11 +59,6 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Warehouse:
-    return Warehouse(Location.of(tmp_path / "lake"))
-
-
-@pytest.fixture
 def table(lake: Warehouse) -> WarehouseTable:
     return lake.table(TRIES)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from pandas.testing import assert_frame_equal
@@ -159,14 +158,6 @@ def test_a_compaction_beside_an_exporter_loses_and_doubles_no_row(
 # replace and publish ------------------------------------------------------------------------------
 
 
-def test_a_table_that_was_never_written_is_empty_and_has_its_columns(
-    tables: WarehouseTables,
-) -> None:
-    for table in (HOURLY, ATTEMPTS):
-        assertSchemaEqual(tables.read(table).schema, table.spark())
-        assert tables.read(table).count() == 0 and parts_of(tables, table) == []
-
-
 def test_only_the_given_partitions_are_replaced_and_one_without_rows_becomes_empty(
     on_warehouse: SparkSession, tables: WarehouseTables
 ) -> None:
@@ -178,21 +169,6 @@ def test_only_the_given_partitions_are_replaced_and_one_without_rows_becomes_emp
     assert parts_of(tables, HOURLY) == ["2026-03-02/10", "2026-03-02/11", "2026-03-02/13"]
 
 
-def test_clearing_partitions_without_rows_makes_no_commit(
-    tables: WarehouseTables, on_warehouse: SparkSession, warehouse: Warehouse
-) -> None:
-    tables.clear(HOURLY, ["2026-03-02/10"])
-    assert tables.snapshot(HOURLY) is not None, "the first build creates the table"
-    tables.replace(HOURLY, things(on_warehouse, [0, 1]))
-    filled = tables.snapshot(HOURLY)
-    tables.clear(HOURLY, ["2026-03-02/12"])
-    assert tables.snapshot(HOURLY) == filled
-    tables.clear(HOURLY, ["2026-03-02/10"])
-    assert ids(tables.read(HOURLY)) == ["t1"]
-    tables.clear(HOURLY)
-    assert ids(tables.read(HOURLY)) == []
-
-
 def test_a_row_outside_the_given_partitions_is_refused_and_changes_nothing(
     on_warehouse: SparkSession, tables: WarehouseTables
 ) -> None:
@@ -200,16 +176,6 @@ def test_a_row_outside_the_given_partitions_is_refused_and_changes_nothing(
     with pytest.raises(BrokenLake, match=r"silver.things: a row lies outside .* 11:00:00"):
         tables.replace(HOURLY, things(on_warehouse, [0, 1], "new"), ["2026-03-02/10"])
     assert ids(tables.read(HOURLY)) == ["t0", "t1"]
-
-
-def test_a_job_reads_bronze_as_it_was_when_the_job_began(
-    warehouse: Warehouse, tables: WarehouseTables
-) -> None:
-    export(warehouse, ATTEMPTS, [attempt(task_id="a")], "1")
-    assert parts_of(tables, ATTEMPTS) == ["2026-03-02/10"]
-    export(warehouse, ATTEMPTS, [attempt(task_id="b", finished_at=7200.0)], "2")
-    assert ids(tables.read(ATTEMPTS), "task_id") == ["a"]
-    assert parts_of(tables, ATTEMPTS) == ["2026-03-02/10"]
 
 
 def test_a_job_keeps_the_bronze_that_it_reads_until_it_publishes(
@@ -226,14 +192,3 @@ def test_a_job_keeps_the_bronze_that_it_reads_until_it_publishes(
     tables.publish(Build(sources={ATTEMPTS.name: read}))
     stored = bronze.state().stored
     assert stored is not None and stored.metadata.refs.keys() == {"main", PUBLISHED}
-
-
-def test_reading_some_partitions_opens_no_file_of_the_others(
-    warehouse: Warehouse, tables: WarehouseTables
-) -> None:
-    export(warehouse, ATTEMPTS, [attempt(task_id="a"), attempt(finished_at=7200.0)], "1")
-    [_, other] = warehouse.table(ATTEMPTS).files()
-    Path(other.path.removeprefix("file://")).unlink()
-    assert ids(tables.read(ATTEMPTS, ["2026-03-02/10"]), "task_id") == ["a"]
-    with pytest.raises(Exception, match="(?i)not.?exist"):
-        tables.read(ATTEMPTS).collect()

@@ -32,7 +32,7 @@ from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.testing import drain, running, settled
 from fairlead.web.lake import Lake
 from tests.builders import idle
-from tests.pipeline.warehouses import lake_in, root_of
+from tests.pipeline.warehouses import root_of
 from tests.waiting import until
 
 SOON = 30.0
@@ -45,11 +45,6 @@ def app(store_url: str, tmp_path: Path) -> Iterator[App]:
     application.migrate()
     yield application
     application.close()
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Warehouse:
-    return lake_in(tmp_path / "lake")
 
 
 def exported(lake: Warehouse) -> list[str]:
