@@ -85,7 +85,6 @@ def session(
     # Settings of the start are arguments of a process, which all users of the machine can read.
     password = catalog.pop(_PASSWORD, None)
     for key, value in {
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.sources.partitionOverwriteMode": "dynamic",
@@ -109,6 +108,7 @@ def session(
         **(_ON_ONE_MACHINE if on_one_machine else _ON_A_CLUSTER),
         **catalog,
         **(settings or {}),
+        "spark.sql.session.timeZone": "UTC",  # the hours and days of the tables are in UTC
     }.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
