@@ -112,7 +112,7 @@ def law(guards: Guards) -> Law:
         return {
             change.fairness_key: change.guarded
             for change in proposal.changes
-            if change.is_tuned or observed[change.fairness_key].now is not None
+            if change.raw is not None or observed[change.fairness_key].now is not None
         }
 
     return decide

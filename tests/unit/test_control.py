@@ -101,16 +101,16 @@ def test_a_proposal_changes_each_weight_within_the_guard_rails_and_keeps_their_s
     """A constant sum leaves keys that are not tuned their part of the dispatches. No weight moves past
     its raw one, so no key gains because the cause of another key's weight is gone."""
     proposal = propose(found, FINE, rails)
-    tuned = [change for change in proposal.changes if change.is_tuned]
+    tuned = [change for change in proposal.changes if change.raw is not None]
     for name, change in by_key(proposal).items():
         key = found[name]
         too_little = (
             sum(used.tasks for used in key.use) < rails.least_tasks
             or sum(used.seconds for used in key.use if used.tasks) < rails.least_time
         )
-        assert change.is_tuned is not (key.fixed is not None or too_little)
-        if not change.is_tuned:
-            assert change.guarded == change.raw == key.now
+        assert (change.raw is None) is (key.fixed is not None or too_little)
+        if change.raw is None:
+            assert change.guarded == key.now
         assert 1 / rails.step * 0.999999 <= change.guarded / key.now <= rails.step * 1.000001
         if change.guarded != key.now:
             lowest, highest = (
@@ -190,7 +190,7 @@ def test_weights_do_not_depend_on_the_unit_of_time(
     }
     first, second = propose(found, FINE, rails), propose(scaled, FINE, rails)
     for one, other in zip(first.changes, second.changes, strict=True):
-        assert math.isclose(one.raw, other.raw, rel_tol=1e-6)
+        assert math.isclose(one.raw or 0.0, other.raw or 0.0, rel_tol=1e-6)
 
 
 # hand-made cases ----------------------------------------------------------------------------------

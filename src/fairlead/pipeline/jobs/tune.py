@@ -53,7 +53,7 @@ class QueueTuned(msgspec.Struct, frozen=True):
     verdict: str | None
     """Verdict on a version whose canary window ended, in words; None without one."""
     holds: list[str]
-    changes: list[Change]
+    changes: list[Change[float]]
     limits: list[LimitChange]
     """Changes of keys that have, had or should have a limit."""
 
@@ -77,7 +77,7 @@ class _TuneState:
 
     @property
     def is_change(self) -> bool:
-        """Return whether there is a change to publish."""
+        """Whether there is a change to publish."""
         return self.proposal.is_change or any(change.is_change for change in self.limits)
 
     @property
@@ -180,7 +180,7 @@ class _Tuning:
         found = [change for change in found if change.fairness_key not in of_people]
         stays = is_held or self._limits is None
         state.limits = found + [
-            LimitChange(
+            Change(
                 key,
                 now[key],
                 None,
@@ -298,10 +298,10 @@ class _Tuning:
 
     def _draft(self, state: _TuneState, is_canary: bool) -> PolicyDraft:
         changes = {change.fairness_key: change for change in state.proposal.changes}
-        tuned = {key: change for key, change in changes.items() if change.is_tuned}
+        raw = {key: change.raw for key, change in changes.items() if change.raw is not None}
         # An earlier weight stays in force while its key has too little data for a new one.
         earlier = {} if state.active is None else state.active.guarded
-        kept = {key: changes[key].now for key in changes.keys() - tuned.keys() if key in earlier}
+        kept = {key: changes[key].now for key in changes.keys() - raw.keys() if key in earlier}
         limits = {change.fairness_key: change for change in state.limits}
         newest = self._situations.newest_minute
         return PolicyDraft(
@@ -312,10 +312,10 @@ class _Tuning:
             input_from=to_micros(self._since),
             input_to=None if newest is None else to_micros(newest),
             input_rows=sum(len(key.use) for key in state.keys.values()),
-            raw={key: change.raw for key, change in tuned.items()},
-            guarded=kept | {key: change.guarded for key, change in tuned.items()},
-            reasons={key: change.reason for key, change in tuned.items()},
-            due={key: state.keys[key].due for key in tuned},
+            raw=raw,
+            guarded=kept | {key: changes[key].guarded for key in raw},
+            reasons={key: changes[key].reason for key in raw},
+            due={key: state.keys[key].due for key in raw},
             raw_limits={key: of.raw for key, of in limits.items() if of.raw is not None},
             limits={key: of.guarded for key, of in limits.items() if of.guarded is not None},
             limit_reasons={key: of.reason for key, of in limits.items()},
