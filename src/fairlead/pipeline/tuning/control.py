@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
-from fairlead.pipeline.tuning.guard_rails import Guards, Situation, holds
+from fairlead.pipeline.tuning.guard_rails import Guards
 
 _HALVINGS = 7
 """Half-lives after which use counts for less than a hundredth and need not be read."""
@@ -95,21 +95,6 @@ class Change(msgspec.Struct, Generic[Value], frozen=True):
         return self.guarded != self.now
 
 
-class Proposal(msgspec.Struct, frozen=True):
-    """Result of `propose`."""
-
-    changes: list[Change[float]]
-    """Changes of all given keys, in their order."""
-    holds: list[str]
-    """Reasons why nothing may be published now. If there are any, each `guarded` is the weight of
-    today."""
-
-    @property
-    def is_change(self) -> bool:
-        """Whether publishing it would change a weight."""
-        return any(change.is_change for change in self.changes)
-
-
 def horizon(guards: Guards) -> float:
     """Return the age in seconds beyond which use is not worth reading."""
     return _HALVINGS * guards.half_life
@@ -144,26 +129,23 @@ def scaled_to(
     }
 
 
-def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Proposal:
+def propose(keys: Mapping[str, Key], guards: Guards, is_held: bool = False) -> list[Change[float]]:
     """Return the weights that give each key its share, raw and guarded, with reasons.
 
     The raw weights of the tuned keys sum to their dues. Each guarded weight lies between today's
     and the raw one within the bounds, at most a step and the change of a day away, and their sum
     between today's and that of the dues. No weight changes while all are in the dead band, or while
-    there are reasons to hold.
+    `is_held`.
     """
     idle = {name: why_not_tuned(key, guards) for name, key in keys.items()}
     tuned = {name: key for name, key in keys.items() if idle[name] is None}
     raw = _raw(keys, tuned, guards)
-    moves = _moves(tuned, raw, guards)
-    held = holds(situation, guards)
+    moves = {} if is_held else _moves(tuned, raw, guards)
     changes = []
     for name, key in keys.items():
-        to, why = key.now, idle[name] or "held"
-        if name in tuned and not held:
-            to, why = moves[name]
+        to, why = moves.get(name, (key.now, idle[name] or "held"))
         changes.append(Change(name, key.now, raw.get(name), to, why))
-    return Proposal(changes, held)
+    return changes
 
 
 def decay(age: float, half_life: float) -> float:

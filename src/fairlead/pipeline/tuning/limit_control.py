@@ -46,11 +46,9 @@ def propose_limits(
     step at most, and stays if rounding alone could explain it. No limit changes while `is_held`,
     and none is computed without a node.
     """
-    slots = (
-        _peak((worked.busy, worked.peak) for worked in _decayed(workers, guards)) / nodes
-        if nodes
-        else 0.0
-    )
+    half_life = guards.half_life
+    peak = _peak((each.busy * decay(each.age, half_life), each.peak) for each in workers)
+    slots = peak / nodes if nodes else 0.0
     most = math.ceil(slots - _ROUNDING)
     shares = _shares(keys, guards)
     changes: list[LimitChange] = []
@@ -158,13 +156,6 @@ def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
         else 0.0
         for name, key in keys.items()
     }
-
-
-def _decayed(workers: Iterable[Workers], guards: Guards) -> Iterable[Workers]:
-    return (
-        worked._replace(busy=worked.busy * decay(worked.age, guards.half_life))
-        for worked in workers
-    )
 
 
 def _peak(found: Iterable[tuple[float, float]]) -> float:
