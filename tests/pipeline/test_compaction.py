@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fairlead.clock import to_micros
+from fairlead.clock import SYSTEM_CLOCK, to_micros
 from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, INCIDENTS
 from fairlead.pipeline.parts import HOUR_US
@@ -134,6 +134,23 @@ def test_rows_added_during_a_compaction_are_kept_and_a_busy_hour_is_skipped(
     monkeypatch.undo()
     assert compact(table, LATE) == Compacted(1, 7, 8, [])
     assert len(rows(table)) == 9
+
+
+def test_a_sweep_during_a_compaction_loses_no_row(
+    lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure sweeps at once, also the new file of a compaction."""
+    add(lake, 1, 2)
+    before, replace, sweeps = rows(table), WarehouseTable.replace, iter([True])
+
+    def after_a_sweep(here: WarehouseTable, *given: Any, **more: Any) -> bool:
+        if next(sweeps, False):
+            assert here.sweep(SYSTEM_CLOCK.now() + DAY_US) == 1
+        return replace(here, *given, **more)
+
+    monkeypatch.setattr(WarehouseTable, "replace", after_a_sweep)
+    assert compact(table, LATE).parts == 1
+    assert rows(table) == before
 
 
 def test_files_without_all_their_rows_fail_a_compaction_and_leave_the_table_unchanged(
