@@ -225,12 +225,11 @@ def _moves(
     words."""
     now = {name: key.now for name, key in tuned.items()}
     allowed = {name: _within(raw[name], _bounds(key, guards)) for name, key in tuned.items()}
-    rests = {
-        name: _is_near(weight, raw[name], guards.dead_band) or _is_near(weight, allowed[name], 0.0)
-        for name, weight in now.items()
-    }
-    # Otherwise the last digits of the weights would change in every round.
-    stay = all(rests.values())
+    # Without a dead band, the last digits of the weights would change in every round.
+    stay = all(
+        _is_near(now[name], raw[name], guards.dead_band) or _is_near(now[name], allowed[name], 0.0)
+        for name in tuned
+    )
     goals = now if stay else {n: _goal(key, allowed[n], guards) for n, key in tuned.items()}
     moved = _balanced(now, goals, sum(key.due for key in tuned.values()))
     moves = {}
