@@ -218,8 +218,6 @@ def test_rows_are_read_by_partition_column_and_condition(table: WarehouseTable) 
     some = table.load(columns=["level", "id"], where=ds.field("id") > 4)
     assert some.schema == pa.schema([TRIES.arrow().field("level"), ("id", pa.int64())])
     assert some["id"].to_pylist() == [5, 6]
-    encoded = table.load(encoded=["name"])["name"]
-    assert pa.types.is_dictionary(encoded.type)
     file = table.files([names[0]])[0]
     assert (file.rows, file.span) == (1, {"at": (START, START)})
     assert file.bytes == Path(file.path.removeprefix("file://")).stat().st_size
