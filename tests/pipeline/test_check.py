@@ -223,10 +223,9 @@ def of(tables: Tables, rows: Rows) -> list[Check]:
         return None
 
     return [
-        *checks.bronze_checks(tables, kept, len(rows[ATTEMPTS])),
+        *(checks.sound_check(tables, table, kept) for table in (ATTEMPTS, EVENTS)),
         *checks.layer_checks(tables, kept, {table: len(each) for table, each in rows.items()}),
-        *checks.key_checks(tables, {table: len(rows[table]) for table in rows if table.query}),
-        *checks.event_checks(tables, kept),
+        *checks.key_checks(tables, {t: len(rows[t]) for t in rows if t.query or t is ATTEMPTS}),
         *checks.histogram_checks(tables, parts=kept),
     ]
 

@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fairlead.clock import to_micros
-from fairlead.pipeline.errors import BrokenLake, CheckFailed
+from fairlead.clock import SYSTEM_CLOCK, to_micros
+from fairlead.pipeline.errors import BrokenLake
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, INCIDENTS
 from fairlead.pipeline.partitions import HOUR_US
 from fairlead.pipeline.reading.engine import file_name
+from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import compaction
 from fairlead.pipeline.warehouse.compaction import CLOSES_AFTER, Compacted, compact, to_compact
 from fairlead.pipeline.warehouse.layout import DAY_US
@@ -108,53 +109,51 @@ def test_events_are_sorted_by_their_instant(lake: Warehouse) -> None:
     assert found == sorted(found) and len(found) == 3
 
 
-def test_rows_added_during_a_compaction_are_kept_and_their_hour_is_skipped(
+def test_rows_added_during_a_compaction_are_kept_and_a_busy_hour_is_skipped(
     lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(lake, 1, 2)
     add(lake, 3601)
-    rewritten = compaction._rewritten
+    in_order, added = compaction._sorted, iter(range(3, 9))
 
-    def slowly(table: WarehouseTable, name: str, *more: Any) -> Any:
-        written = rewritten(table, name, *more)
-        if name == HOUR_0:
-            add(lake, 3)
-        return written
+    def beside_an_exporter(of: Table, found: pa.Table) -> pa.Table:
+        for end in added:
+            add(lake, end)
+            break
+        return in_order(of, found)
 
-    monkeypatch.setattr(compaction, "_rewritten", slowly)
+    monkeypatch.setattr(compaction, "_sorted", beside_an_exporter)
     assert compact(table, LATE) == Compacted(1, 1, 1, [HOUR_0])
-    assert len(rows(table)) == 4
+    assert len(rows(table)) == 9
     monkeypatch.undo()
-    assert compact(table, LATE) == Compacted(1, 2, 3, [])
-    assert len(rows(table)) == 4
+    assert compact(table, LATE) == Compacted(1, 7, 8, [])
+    assert len(rows(table)) == 9
 
 
-def test_a_commit_to_another_hour_does_not_stop_a_compaction(
+def test_a_sweep_during_a_compaction_loses_no_row(
     lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An erasure sweeps at once, also the new file of a compaction."""
     add(lake, 1, 2)
-    rewritten = compaction._rewritten
+    before, replace, sweeps = rows(table), WarehouseTable.replace, iter([True])
 
-    def slowly(*given: Any) -> Any:
-        add(lake, 3601)
-        return rewritten(*given)
+    def after_a_sweep(here: WarehouseTable, *given: Any, **more: Any) -> bool:
+        if next(sweeps, False):
+            assert here.sweep(SYSTEM_CLOCK.now() + DAY_US) == 1
+        return replace(here, *given, **more)
 
-    monkeypatch.setattr(compaction, "_rewritten", slowly)
-    assert compact(table, LATE) == Compacted(1, 1, 2, [])
-    assert len(rows(table)) == 3
+    monkeypatch.setattr(WarehouseTable, "replace", after_a_sweep)
+    assert compact(table, LATE).parts == 1
+    assert rows(table) == before
 
 
-def test_lost_rows_fail_a_compaction_and_leave_the_table_unchanged(
+def test_files_without_all_their_rows_fail_a_compaction_and_leave_the_table_unchanged(
     lake: Warehouse, table: WarehouseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(lake, 1, 2, 3)
-    before, in_order = table.state().snapshot, compaction._sorted
-
-    def loses_one(table: WarehouseTable, found: pa.Table) -> pa.Table:
-        return in_order(table, found).slice(1)
-
-    monkeypatch.setattr(compaction, "_sorted", loses_one)
-    with pytest.raises(CheckFailed, match=f"partition {HOUR_0}: 3 rows before, 2 after"):
+    before, load = table.state().snapshot, WarehouseTable.load
+    monkeypatch.setattr(WarehouseTable, "load", lambda *a, **more: load(*a, **more).slice(1))
+    with pytest.raises(BrokenLake, match=f"{HOUR_0}: 3 rows are listed, and the files have 2"):
         compact(table, LATE)
     assert table.state().snapshot == before and len(on_disk(lake)) == 1
 

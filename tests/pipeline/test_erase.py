@@ -261,7 +261,7 @@ def test_unlisted_files_with_the_key_are_removed_too(lake: Warehouse) -> None:
     half = root_of(lake) / "fairlead/bronze_attempts/data/half.parquet"
     half.write_bytes(b"PAR1 half of a file with acme-corp")
     assert erased(lake).left == {} and not half.exists()
-    assert not any(Path(each.path.removeprefix("file://")).exists() for each in left)
+    assert not any(Path(each.file_path.removeprefix("file://")).exists() for each in left)
     assert files_with(root_of(lake), KEY) == []
 
 

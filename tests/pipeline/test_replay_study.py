@@ -312,7 +312,9 @@ def test_the_command_prints_the_results(command: Callable[..., Any]) -> None:
     )
     assert summary["best"]["policy"]["order"] == "fair" and summary["calibration"] is not None
     assert all(len(each["keys"]) == 3 for each in summary["reported"])
-    assert {each["policy_id"] for each in summary["reported"]} >= {summary["best"]["policy_id"]}
+    assert {each["candidate"]["policy_id"] for each in summary["reported"]} >= {
+        summary["best"]["policy_id"]
+    }
     shown = command("--here", "--objective", "jain_mean")
     assert (
         shown.exit_code == 0

@@ -259,9 +259,9 @@ def test_every_number_of_a_plan_follows_from_the_rows_of_the_table(world: World)
         # A key starts at the lower of its mean and the weight of its latest hour.
         latest = {row[1]: row[4] for row in rows}[key]
         assert change.now == pytest.approx(min(due[key], latest))
-        if change.is_tuned:
+        if change.raw is not None:
             assert change.raw == pytest.approx(wanted[key] * scale)
-    assert [change.is_tuned for change in found.changes] == [True, True, False]
+    assert [change.raw is not None for change in found.changes] == [True, True, False]
 
 
 def test_a_weight_set_by_a_person_is_not_changed(world: World) -> None:

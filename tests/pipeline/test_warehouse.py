@@ -148,17 +148,15 @@ def test_a_writer_is_refused_after_a_change_of_properties_alone(table: Warehouse
     assert table.state().erased == []
 
 
-def test_a_table_on_which_the_library_repeats_commits_is_put_right_first(
+def test_no_commit_is_repeated_on_a_table_that_asks_the_library_for_it(
     lake: Warehouse, table: WarehouseTable
 ) -> None:
     assert add(table, 1, store="1")
     stored = lake.catalog.load_table("fairlead.bronze_tries")
     stored.transaction().set_properties({"commit.retry.num-retries": "4"}).commit_transaction()
     seen, stale = table.state(), table.state()
-    assert not add(table, 2, seen=seen, store="2")
+    assert add(table, 2, seen=seen, store="2")
     assert not add(table, 2, seen=stale, store="2")
-    assert table.state().properties["commit.retry.num-retries"] == "0"
-    assert add(table, 2, store="2")
     assert ids(table) == [1, 2]
 
 
@@ -215,8 +213,6 @@ def test_rows_are_read_by_partition_column_and_condition(table: WarehouseTable) 
     some = table.load(columns=["level", "id"], where=ds.field("id") > 4)
     assert some.schema == pa.schema([TRIES.arrow().field("level"), ("id", pa.int64())])
     assert some["id"].to_pylist() == [5, 6]
-    encoded = table.load(encoded=["name"])["name"]
-    assert pa.types.is_dictionary(encoded.type)
     file = table.files([names[0]])[0]
     assert (file.rows, file.span) == (1, {"at": (START, START)})
     assert file.bytes == Path(file.path.removeprefix("file://")).stat().st_size

@@ -25,13 +25,11 @@ from fairlead.pipeline.tuning.control import (
     propose,
     scaled_to,
 )
-from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.guard_rails import Guards
 
 HOUR, STEP = 3600.0, 300.0
 STEPS = 12
 """Steps in an hour."""
-
-SITUATION = Situation(input_age=0.0)
 
 
 class Kind(NamedTuple):
@@ -108,11 +106,11 @@ def law(guards: Guards) -> Law:
             now = mine if key.now is None else key.now
             of_day = [now, *(mine if weight is None else weight for weight in key.of_day)]
             keys[name] = Key(declared[name], now, key.use, of_day=(min(of_day), max(of_day)))
-        proposal = propose(scaled_to(declared, keys, guards), SITUATION, guards)
+        changes = propose(scaled_to(declared, keys, guards), guards)
         return {
             change.fairness_key: change.guarded
-            for change in proposal.changes
-            if change.is_tuned or observed[change.fairness_key].now is not None
+            for change in changes
+            if change.raw is not None or observed[change.fairness_key].now is not None
         }
 
     return decide

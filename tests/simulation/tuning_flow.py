@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fairlead.pipeline.tuning.canary import entitled
 from fairlead.pipeline.tuning.control import DAY, Key, Used, horizon, propose
-from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.guard_rails import Guards
 from fairlead.pipeline.tuning.limit_control import Workers, propose_limits
 
 HOUR = 3600.0
@@ -83,11 +83,7 @@ class FlowLoop:
             )
             for key, flow in flows.items()
         }
-        weights = (
-            propose(keys, Situation(input_age=0.0), self._guards).changes
-            if self._has_weights
-            else []
-        )
+        weights = propose(keys, self._guards) if self._has_weights else []
         limits = propose_limits(
             keys, [self._workers(hour) for hour in aged], self._nodes, False, self._guards
         )

@@ -15,7 +15,7 @@ from fairlead.core.fair.table import TriggerTable
 from fairlead.core.limits.slot_ledger import SlotLedger
 from fairlead.model import Trigger
 from fairlead.pipeline.tuning.control import Key, Used, propose
-from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.guard_rails import Guards
 from fairlead.pipeline.tuning.limit_control import Workers, propose_limits
 from tests import builders
 
@@ -230,18 +230,16 @@ class Loop:
             )
             for age, hour in zip(ages, self._hours, strict=True)
         ]
-        proposal = propose(keys, Situation(input_age=0.0), self.guards)
+        weights = propose(keys, self.guards)
         changes = propose_limits(keys, workers, 1, False, self.guards) if self._has_limits else []
         if not self._has_weights:
-            self._weights.update(
-                {change.fairness_key: change.guarded for change in proposal.changes}
-            )
+            self._weights.update({change.fairness_key: change.guarded for change in weights})
         self._limits = {
             change.fairness_key: change.guarded for change in changes if change.guarded is not None
         }
         self._table.set_limits("q", self._limits)
-        is_change = proposal.is_change and not self._has_weights
-        return is_change or any(change.is_change for change in changes)
+        tuned = [] if self._has_weights else weights
+        return any(change.is_change for change in (*tuned, *changes))
 
     def _used(self, key: str, age: float, hour: _Hour) -> Used:
         busy = hour.of(key)

@@ -17,14 +17,12 @@ from fairlead.pipeline.tuning.contracts import load
 from fairlead.pipeline.tuning.control import (
     Change,
     Key,
-    Proposal,
     Used,
     propose,
 )
-from fairlead.pipeline.tuning.guard_rails import Guards, Situation
+from fairlead.pipeline.tuning.guard_rails import Guards
 from tests.tiers import examples
 
-FINE = Situation(input_age=60.0)
 HOUR = 3600.0
 
 weights = st.floats(0.001, 1000.0)
@@ -73,14 +71,12 @@ def rails_of_step(step: float, rails: Guards) -> Guards:
     return msgspec.structs.replace(rails, step=step, daily=step)
 
 
-def by_key(proposal: Proposal) -> dict[str, Change]:
-    return {change.fairness_key: change for change in proposal.changes}
+def by_key(changes: list[Change[float]]) -> dict[str, Change[float]]:
+    return {change.fairness_key: change for change in changes}
 
 
 def guarded(found: dict[str, Key], **rails: float) -> dict[str, float]:
-    return {
-        key: change.guarded for key, change in by_key(propose(found, FINE, Guards(**rails))).items()
-    }
+    return {key: change.guarded for key, change in by_key(propose(found, Guards(**rails))).items()}
 
 
 AT_A_BOUND = {
@@ -100,17 +96,17 @@ def test_a_proposal_changes_each_weight_within_the_guard_rails_and_keeps_their_s
 ) -> None:
     """A constant sum leaves keys that are not tuned their part of the dispatches. No weight moves past
     its raw one, so no key gains because the cause of another key's weight is gone."""
-    proposal = propose(found, FINE, rails)
-    tuned = [change for change in proposal.changes if change.is_tuned]
-    for name, change in by_key(proposal).items():
+    changes = propose(found, rails)
+    tuned = [change for change in changes if change.raw is not None]
+    for name, change in by_key(changes).items():
         key = found[name]
         too_little = (
             sum(used.tasks for used in key.use) < rails.least_tasks
             or sum(used.seconds for used in key.use if used.tasks) < rails.least_time
         )
-        assert change.is_tuned is not (key.fixed is not None or too_little)
-        if not change.is_tuned:
-            assert change.guarded == change.raw == key.now
+        assert (change.raw is None) is (key.fixed is not None or too_little)
+        if change.raw is None:
+            assert change.guarded == key.now
         assert 1 / rails.step * 0.999999 <= change.guarded / key.now <= rails.step * 1.000001
         if change.guarded != key.now:
             lowest, highest = (
@@ -152,7 +148,7 @@ def test_within_a_day_no_weight_changes_by_more_than_the_daily_factor(
             )
             for index, (name, key) in enumerate(found.items())
         }
-        for name, change in by_key(propose(found, FINE, rails)).items():
+        for name, change in by_key(propose(found, rails)).items():
             in_force[name].append(change.guarded)
     for weights_of_key in in_force.values():
         for first in range(len(weights_of_key)):
@@ -168,14 +164,14 @@ def test_under_constant_measurements_weights_come_to_rest(
     """Bounds, steps, the sum and the dead band make no weight move for ever, not even in its last
     digits: after enough rounds nothing is published."""
     for _ in range(2 + math.ceil(math.log(1e6 * 1e6) / math.log(rails.step))):
-        proposal = propose(found, FINE, rails)
-        if not proposal.is_change:
+        changes = propose(found, rails)
+        if not any(change.is_change for change in changes):
             return
         found = {
-            name: msgspec.structs.replace(key, now=by_key(proposal)[name].guarded)
+            name: msgspec.structs.replace(key, now=by_key(changes)[name].guarded)
             for name, key in found.items()
         }
-    raise AssertionError(f"it moves on: {proposal.changes}")
+    raise AssertionError(f"it moves on: {changes}")
 
 
 @given(keys, guards, st.floats(0.001, 1000))
@@ -188,9 +184,9 @@ def test_weights_do_not_depend_on_the_unit_of_time(
         )
         for name, key in found.items()
     }
-    first, second = propose(found, FINE, rails), propose(scaled, FINE, rails)
-    for one, other in zip(first.changes, second.changes, strict=True):
-        assert math.isclose(one.raw, other.raw, rel_tol=1e-6)
+    first, second = propose(found, rails), propose(scaled, rails)
+    for one, other in zip(first, second, strict=True):
+        assert math.isclose(one.raw or 0.0, other.raw or 0.0, rel_tol=1e-6)
 
 
 # hand-made cases ----------------------------------------------------------------------------------
@@ -208,17 +204,17 @@ def test_no_key_inherits_a_weight_whose_cause_is_gone() -> None:
         "c": pytest.approx(1.0),
     }
     found["b"] = msgspec.structs.replace(found["b"], now=20.0, of_day=(20.0, 50.2))
-    (_, b, _) = propose(found, FINE, Guards(daily=3.0)).changes
+    (_, b, _) = propose(found, Guards(daily=3.0))
     assert (b.guarded, b.reason) == (pytest.approx(50.2 / 3), "at most x3 in a day")
 
 
 def test_a_weight_never_leaves_its_bounds() -> None:
     found = {"a": Key(1.0, 0.11, ran(100.0)), "b": Key(1.0, 1.89, ran(1.0))}
-    change = by_key(propose(found, FINE, Guards()))["a"]
+    change = by_key(propose(found, Guards()))["a"]
     assert change.guarded == 0.1
     assert change.reason == "at its bound, 0.1 times its share"
     found = {"a": Key(1.0, 9.5, ran(1.0)), "b": Key(20.0, 11.5, ran(100.0))}
-    (a, b) = propose(found, FINE, Guards(step=2.0)).changes
+    (a, b) = propose(found, Guards(step=2.0))
     assert a.raw > 13 and (a.guarded, a.reason) == (10.0, "at its bound, 10 times its share")
     assert b.raw < 8 and (b.guarded, b.reason) == (
         pytest.approx(11.0),
@@ -255,7 +251,7 @@ def test_guard_rails_out_of_range_are_refused(wrong: dict[str, float], tmp_path:
 def test_weights_of_a_queue_without_worker_time_stay() -> None:
     found = {"a": Key(1.0, 1.0, ran(0.0)), "b": Key(2.0, 1.0, ran(0.0))}
     assert guarded(found) == {"a": 1.0, "b": 1.0}
-    assert propose({}, FINE, Guards()).changes == []
+    assert propose({}, Guards()) == []
     # One run was dispatched before and has lasted for hours.
     long_run = [Used(age * HOUR, HOUR, 0) for age in range(3)]
     assert guarded({"a": Key(1.0, 1.0, long_run), "b": Key(2.0, 1.0, long_run)}, least_tasks=0) == {

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
+from pyiceberg.manifest import DataFile
 
 from fairlead.backends.sql.history import SqlHistory
 from fairlead.clock import Clock
@@ -30,7 +31,6 @@ from fairlead.pipeline.history_rows import attempts_table, events_table, submitt
 from fairlead.pipeline.models import ATTEMPTS, EVENTS
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import parted
-from fairlead.pipeline.warehouse.data_files import Written
 from fairlead.pipeline.warehouse.table import Moves, TableState
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 from fairlead.ports.run_history import RunHistory
@@ -126,7 +126,7 @@ class HistoryExporter(ABC):
                 return batch.rows, len(landed)
             stored.take_away(landed)
 
-    def _land(self, table: Table, batch: Batch, seen: TableState) -> list[Written]:
+    def _land(self, table: Table, batch: Batch, seen: TableState) -> list[DataFile]:
         """Write the rows of a batch, without those of keys erased in the state `seen`, to files
         that no snapshot lists yet. Erased attempts go into the ledger."""
         kept, erased = parted(self._lake, batch.table, seen.erased)

@@ -36,13 +36,6 @@ def add(lake: Warehouse, erased: pa.Table, name: str) -> None:
         lake.table(LEDGER).add(erased.select(list(COLUMNS)), name)
 
 
-def rows_after(lake: Warehouse, store_id: str, checked: Position) -> pa.Table:
-    """Return the rows of this store behind a position, each position once."""
-    is_here = pc.field("store_id") == store_id
-    rows = lake.table(LEDGER).load(where=is_here & _is_behind(checked))
-    return rows.group_by(list(COLUMNS)).aggregate([])
-
-
 def settle(lake: Warehouse, store_id: str, checked: Position, now: int) -> None:
     """Remove the attempts of this store at or before `checked`, because they agreed with the
     store."""

@@ -40,7 +40,7 @@ class LakeExport:
     def check(self) -> None:
         from fairlead.pipeline.extra import need
 
-        need("pyarrow", "pyiceberg", "sqlalchemy")  # without importing them
+        need("duckdb", "pyarrow", "pyiceberg", "sqlalchemy")  # without importing them
 
     def poller(self, lake: str, catalog: str | None, context: PollerContext) -> Poller:
         from fairlead.pipeline.exporter_poller import PolledExporter

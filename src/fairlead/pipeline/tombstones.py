@@ -22,17 +22,15 @@ def tombstone(lake: Warehouse, key: str) -> str:
     ).hexdigest()
 
 
-def bury(table: WarehouseTable, stones: Collection[str]) -> None:
-    """Refuse rows of these keys from now on. An export that has already begun is refused, and
+def bury(table: WarehouseTable, stone: str) -> None:
+    """Refuse rows of this key from now on. An export that has already begun is refused, and
     repeats its work."""
-    table.update(lambda seen: {ERASED + stone: "1" for stone in {*stones} - {*seen.erased}} or None)
+    table.update(lambda seen: None if stone in seen.erased else {ERASED + stone: "1"})
 
 
-def readmit(table: WarehouseTable, stones: Collection[str]) -> bool:
-    """Accept rows of these keys in later exports; return False when none of them was erased."""
-    return table.update(
-        lambda seen: {ERASED + stone: None for stone in {*stones} & {*seen.erased}} or None
-    )
+def readmit(table: WarehouseTable, stone: str) -> bool:
+    """Accept rows of this key in later exports; return False if it was not erased."""
+    return table.update(lambda seen: {ERASED + stone: None} if stone in seen.erased else None)
 
 
 def parted(lake: Warehouse, rows: pa.Table, stones: Collection[str]) -> tuple[pa.Table, pa.Table]:

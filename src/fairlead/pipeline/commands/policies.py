@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
 from fairlead.cli.options import Actor, Json, actor_of
-from fairlead.cli.output import as_json, as_table, print_result, readable, say, time_of
+from fairlead.cli.output import as_json, print_result, readable, say, time_of
 from fairlead.cli.parameters import CommandOptions, with_options
 from fairlead.cli.stores import app_on
 from fairlead.operate.policies import PolicyManagement
 from fairlead.operate.store.policies import Policy
 from fairlead.pipeline.commands.options import Url, Why
 from fairlead.pipeline.commands.output import failures, show_rows
+
+LIMITS = "limits: slots of the key on each node"
+"""Title of a table of limits."""
 
 policies = typer.Typer(
     invoke_without_command=True,
@@ -99,21 +103,24 @@ def show(version: int, options: ShowOptions) -> None:
         say(f"{found.why}; {found.input_rows:,} rows up to {time_of(found.input_to) or 'nothing'}")
         if found.verdict:
             say(found.verdict)
-        columns = ("fairness key", "raw", "published", "why")
-        raw, reasons = found.raw, found.reasons
-        weights = [
-            (key, weight_text(raw.get(key)), weight_text(weight), reasons.get(key, "as before"))
-            for key, weight in sorted(found.guarded.items())
-        ]
-        as_table(columns, weights)
+        _show_values(found.raw, found.guarded, found.reasons)
         if found.limit_reasons:
-            say("\nlimits: slots of the key on each node")
-            raw, limits = found.raw_limits, found.limits
-            slots = [
-                (key, weight_text(raw.get(key)), limit_text(limits.get(key)), why)
-                for key, why in sorted(found.limit_reasons.items())
-            ]
-            as_table(columns, slots)
+            say(LIMITS)
+            _show_values(found.raw_limits, found.limits, found.limit_reasons)
+
+
+def _show_values(
+    raw: Mapping[str, float], published: Mapping[str, float], why: Mapping[str, str]
+) -> None:
+    show_rows(
+        sorted(published.keys() | why.keys()),
+        {
+            "fairness key": str,
+            "raw": lambda key: shown(raw.get(key), none=""),
+            "published": lambda key: shown(published.get(key)),
+            "why": lambda key: why.get(key, "as before"),
+        },
+    )
 
 
 class RollbackOptions(CommandOptions, frozen=True, kw_only=True):
@@ -149,14 +156,9 @@ def rollback(options: RollbackOptions) -> None:
         print_result(options.json, {"version": new}, f"version {new} is in force: {content}")
 
 
-def limit_text(slots: int | None) -> str:
-    """Return a limit in slots; `none` without one."""
-    return "none" if slots is None else str(slots)
-
-
-def weight_text(weight: float | None) -> str:
-    """Return a weight as text; empty without one."""
-    return "" if weight is None else f"{weight:.4g}"
+def shown(value: float | None, none: str = "none") -> str:
+    """Return a weight, or a limit in slots, as text; `none` without one."""
+    return none if value is None else f"{value:.4g}"
 
 
 def state_text(policy: Policy) -> str:

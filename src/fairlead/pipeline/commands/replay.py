@@ -16,16 +16,14 @@ from fairlead.clock import MICROS
 from fairlead.pipeline.commands.access import existing_lake, session_of
 from fairlead.pipeline.commands.options import LakeOptions, PeriodOptions, SparkOptions
 from fairlead.pipeline.commands.output import failures, show_rows, watching
+from fairlead.pipeline.report.numbers import duration as text_of
 
 if TYPE_CHECKING:
     from fairlead.lab.policies.arrivals import Arrivals
     from fairlead.lab.policies.calibration import CalibrationGap
-    from fairlead.lab.policies.candidate import CandidateResult, Runner
+    from fairlead.lab.policies.candidate import Runner
     from fairlead.lab.policies.objective import Interval
     from fairlead.lab.policies.study import Study, StudyPlan
-
-_SHOWN = 10
-"""Number of policies in the table that ranks all of them."""
 
 
 class ReplayOptions(CommandOptions, frozen=True, kw_only=True):
@@ -152,7 +150,7 @@ def runs(plan: StudyPlan) -> int:
 
 
 def show(study: Study, plan: StudyPlan, arrivals: Arrivals, seconds: float, json: bool) -> None:
-    """Print the best policies, and the measures of all."""
+    """Print the best policies; as JSON, the measures of all."""
     trained = [found for found in study.found if found.candidate.part == "train"]
     reported = [
         found
@@ -160,33 +158,15 @@ def show(study: Study, plan: StudyPlan, arrivals: Arrivals, seconds: float, json
         if found.candidate.part == "report" and found.candidate.sample == "recorded"
     ]
     if json:
+        facts = ("objective", "setup", "best", "baseline", "standings", "notes")
         as_json(
             {
                 "seconds": round(seconds, 3),
                 "tasks": len(arrivals),
-                "objective": study.objective,
-                "setup": study.setup,
                 "calibration": study.gap,
-                "best": study.best,
-                "baseline": study.baseline,
-                "standings": study.standings,
-                "policies": [
-                    {
-                        "policy_id": found.candidate.policy_id,
-                        "policy": found.candidate.policy,
-                        "measures": found.measures,
-                    }
-                    for found in trained
-                ],
-                "reported": [
-                    {
-                        "policy_id": found.candidate.policy_id,
-                        "measures": found.measures,
-                        "keys": found.keys,
-                    }
-                    for found in reported
-                ],
-                "notes": study.notes,
+                "policies": trained,
+                "reported": reported,
+                **{name: getattr(study, name) for name in facts},
             }
         )
         return
@@ -210,22 +190,33 @@ def show(study: Study, plan: StudyPlan, arrivals: Arrivals, seconds: float, json
         },
     )
     say("\nThese policies on later arrivals:")
-    _print_measures(reported)
-    ranked = sorted(trained, key=lambda found: plan.objective.rank(found.measures))[:_SHOWN]
-    say(f"\nThe first {len(ranked)} of {len(trained)} on the arrivals for choosing:")
-    _print_measures(ranked)
+    show_rows(
+        reported,
+        {
+            "id": lambda each: _id(each.candidate.policy_id),
+            "wait p50": lambda each: text_of(each.measures.wait_p50_us),
+            "p99": lambda each: text_of(each.measures.wait_p99_us),
+            "most": lambda each: text_of(each.measures.wait_max_us),
+            "key p50": lambda each: text_of(each.measures.key_wait_p50_us),
+            "slowdown": lambda each: f"{each.measures.slowdown_mean:,.2f}",
+            "Jain": lambda each: _value("jain_mean", each.measures.jain_mean, ".3f"),
+            "starved": lambda each: f"{each.measures.starved_keys:,}",
+            "used": lambda each: f"{100 * each.measures.utilisation:.1f} %",
+            "makespan": lambda each: text_of(each.measures.makespan_us),
+        },
+    )
     for note in study.notes:
         say(f"  {note}")
-    say(f"{seconds:,.1f} s; --json has the waits of each key under the best policies")
+    say(f"{seconds:,.1f} s; --json has all policies, and the waits of each key under the best ones")
 
 
 def _print_arrivals(plan: StudyPlan, arrivals: Arrivals, train_us: int | None) -> None:
     chosen_on = (
-        "everything" if train_us is None else f"the first {_time(train_us)}, reported on the rest"
+        "everything" if train_us is None else f"the first {text_of(train_us)}, reported on the rest"
     )
     say(
-        f"{arrivals.queue}: {len(arrivals):,} tasks of {_keys(arrivals):,} keys in"
-        f" {_time(arrivals.span)}; {len(plan.grid.policies):,} policies of"
+        f"{arrivals.queue}: {len(arrivals):,} tasks of {len(set(arrivals.key.tolist())):,} keys in"
+        f" {text_of(arrivals.span)}; {len(plan.grid.policies):,} policies of"
         f" {plan.grid.combinations:,} combinations, chosen on {chosen_on}"
     )
 
@@ -240,35 +231,13 @@ def _print_gap(gap: CalibrationGap) -> None:
         [
             (
                 which,
-                _time(getattr(gap, f"recorded_{which}_us")),
-                _time(getattr(gap, f"simulated_{which}_us")),
+                text_of(getattr(gap, f"recorded_{which}_us")),
+                text_of(getattr(gap, f"simulated_{which}_us")),
                 "" if (error := gap.error(which)) is None else f"{100 * error:+.1f} %",
             )
             for which in ("p50", "p99", "mean")
         ],
     )
-
-
-def _print_measures(found: list[CandidateResult]) -> None:
-    show_rows(
-        found,
-        {
-            "id": lambda each: _id(each.candidate.policy_id),
-            "wait p50": lambda each: _time(each.measures.wait_p50_us),
-            "p99": lambda each: _time(each.measures.wait_p99_us),
-            "most": lambda each: _time(each.measures.wait_max_us),
-            "key p50": lambda each: _time(each.measures.key_wait_p50_us),
-            "slowdown": lambda each: f"{each.measures.slowdown_mean:,.2f}",
-            "Jain": lambda each: _value("jain_mean", each.measures.jain_mean, ".3f"),
-            "starved": lambda each: f"{each.measures.starved_keys:,}",
-            "used": lambda each: f"{100 * each.measures.utilisation:.1f} %",
-            "makespan": lambda each: _time(each.measures.makespan_us),
-        },
-    )
-
-
-def _keys(arrivals: Arrivals) -> int:
-    return len(set(arrivals.key.tolist()))
 
 
 def _id(policy_id: int) -> str:
@@ -280,16 +249,8 @@ def _value(name: str, value: Any, format: str = ",.4g") -> str:
 
     if value is None:
         return "-"
-    return _time(value) if is_time(name) else f"{value:{format}}"
+    return text_of(value) if is_time(name) else f"{value:{format}}"
 
 
 def _interval(name: str, found: Interval | None) -> str:
     return "-" if found is None else f"{_value(name, found.low)} to {_value(name, found.high)}"
-
-
-def _time(micros: float) -> str:
-    seconds = micros / MICROS
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:,.3f} s"

@@ -3,8 +3,9 @@ switch them off."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,13 +18,12 @@ from fairlead.operate.store.policies import EVERY_QUEUE, SwitchMode
 from fairlead.pipeline.commands.access import existing_lake
 from fairlead.pipeline.commands.options import LakeOptions, Url, Why
 from fairlead.pipeline.commands.output import failures, show_rows, watching
-from fairlead.pipeline.commands.policies import limit_text, weight_text
+from fairlead.pipeline.commands.policies import LIMITS, shown
 from fairlead.pipeline.tuning.contracts import load
 
 if TYPE_CHECKING:
     from fairlead.pipeline.jobs.tune import QueueTuned
     from fairlead.pipeline.tuning.control import Change
-    from fairlead.pipeline.tuning.limit_control import LimitChange
 
 tune = typer.Typer(
     no_args_is_help=True,
@@ -172,7 +172,8 @@ def _tune(asked: PlanOptions, *, author: str | None, apply: bool) -> None:
 
 
 def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
-    """Print the result for each queue, with at most `most` of its keys."""
+    """Print the result for each queue, with at most `most` of its keys, the greatest change
+    first."""
     if not found:
         say("the tables contain no queue; run `fairlead pipeline ingest` and `build` first")
     for tuned in found:
@@ -184,56 +185,38 @@ def _show(found: list[QueueTuned], most: int, applied: bool) -> None:
         say(f"\n{tuned.queue}: {tuned.outcome}; {counts}")
         for line in (*((tuned.verdict,) if tuned.verdict else ()), *tuned.holds):
             say(f"  {line}")
-        # The greatest change comes first.
-        changes = sorted(tuned.changes, key=_size, reverse=True)
-        if changes:
-            show_rows(
-                changes[:most],
-                {
-                    "fairness key": lambda c: c.fairness_key,
-                    "now": lambda c: weight_text(c.now),
-                    "raw": lambda c: weight_text(c.raw),
-                    "guarded": lambda c: weight_text(c.guarded),
-                    "change": _change,
-                    "why": lambda c: c.reason,
-                },
-            )
-        limits = sorted(tuned.limits, key=_size_of_limit, reverse=True)
-        if limits:
-            say("limits: slots of the key on each node")
-            show_rows(
-                limits[:most],
-                {
-                    "fairness key": lambda c: c.fairness_key,
-                    "now": lambda c: limit_text(c.now),
-                    "raw": lambda c: weight_text(c.raw),
-                    "guarded": lambda c: limit_text(c.guarded),
-                    "change": _change_of_limit,
-                    "why": lambda c: c.reason,
-                },
-            )
-        if (more := max(0, len(changes) - most) + max(0, len(limits) - most)) > 0:
+        tables: dict[str, Sequence[Change[Any]]] = {"": tuned.changes, LIMITS: tuned.limits}
+        for title, changes in tables.items():
+            if changes:
+                if title:
+                    say(title)
+                show_rows(
+                    sorted(changes, key=_size, reverse=True)[:most],
+                    {
+                        "fairness key": lambda c: c.fairness_key,
+                        "now": lambda c: shown(c.now),
+                        "raw": lambda c: shown(c.raw, none=""),
+                        "guarded": lambda c: shown(c.guarded),
+                        "change": _change,
+                        "why": lambda c: c.reason,
+                    },
+                )
+        if more := sum(max(0, len(changes) - most) for changes in tables.values()):
             say(f"and {more:,} more keys; --keys or --json shows them")
     if not applied and any(tuned.outcome == "would be published" for tuned in found):
         say("\nnothing was changed: this was a dry run; `tune apply` publishes")
 
 
-def _size(change: Change) -> tuple[float, float]:
-    ratio, wanted = change.guarded / change.now, change.raw / change.now
-    return max(ratio, 1 / ratio), max(wanted, 1 / wanted)
+def _size(change: Change[Any]) -> list[float]:
+    """Return how far the value moves, and how far it should move."""
+    now = change.now or 0
+    goals = change.guarded or 0, now if change.raw is None else change.raw
+    return [abs(goal - now) for goal in goals]
 
 
-def _change(change: Change) -> str:
-    return "" if change.guarded == change.now else f"{change.guarded / change.now - 1:+.1%}"
-
-
-def _size_of_limit(change: LimitChange) -> tuple[bool, float]:
-    return change.is_change, abs((change.guarded or 0) - (change.now or 0))
-
-
-def _change_of_limit(change: LimitChange) -> str:
+def _change(change: Change[Any]) -> str:
     if not change.is_change:
         return ""
     if change.now is None or change.guarded is None:
         return "new" if change.now is None else "removed"
-    return f"{change.guarded - change.now:+d}"
+    return f"{change.guarded / change.now - 1:+.1%}"

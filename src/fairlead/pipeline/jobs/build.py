@@ -13,7 +13,7 @@ from fairlead.clock import Clock
 from fairlead.pipeline.jobs import build_plan, checks
 from fairlead.pipeline.jobs.build_plan import BuildPlan
 from fairlead.pipeline.jobs.runner import Runner
-from fairlead.pipeline.models import QUARANTINE, SILVER, TABLES
+from fairlead.pipeline.models import ATTEMPTS, EVENTS, QUARANTINE, SILVER, TABLES
 from fairlead.pipeline.partitions import dates_of
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, recorded
 from fairlead.pipeline.settings import PipelineSettings
@@ -57,13 +57,15 @@ def _compute(steps: Runner, todo: BuildPlan, run: JobRun) -> None:
     run.rows_out = sum(steps.rows.values())
     run.quarantined = steps.rows[QUARANTINE.name]
     changed = None if todo.full else todo.changed_attempts
+    changed_events = None if todo.full else todo.changed_events
     hours = None if todo.full else steps.touched.service
     dates = None if changed is None else dates_of(changed)
     written = {table: steps.rows[table.name] for table in SILVER}
     run.checks = [
-        *checks.bronze_checks(steps.totals, lambda _: changed, run.rows_in),
+        *checks.key_checks(steps.totals, {ATTEMPTS: run.rows_in}, lambda _: changed),
         *checks.key_checks(steps.totals, written, steps.parts),
-        *checks.event_checks(steps.totals, lambda _: None if todo.full else todo.changed_events),
+        checks.sound_check(steps.totals, ATTEMPTS, lambda _: changed),
+        checks.sound_check(steps.totals, EVENTS, lambda _: changed_events),
         *checks.service_checks(steps.totals, hours, steps.parts_with_runs(hours)),
         *checks.histogram_checks(steps.totals, dates),
     ]

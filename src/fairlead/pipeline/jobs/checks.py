@@ -33,12 +33,11 @@ ALWAYS = -(1 << 62)
 
 # Count hashes of the keys, which is cheaper than counting keys. If there are as many distinct
 # hashes as expected, that is the number of keys; otherwise count the keys themselves.
-_ATTEMPTS = """
-SELECT count(*) AS n, count_if($sound) AS sound,
-    count(DISTINCT xxhash64(store_id, task_id, version)) AS keys
-FROM {bronze.attempts} WHERE $pass
+_KEYS = "SELECT count(DISTINCT xxhash64($key)) AS keys FROM {$table} WHERE $pass"
+_SOUND = """
+SELECT * FROM (SELECT count(*) AS n, count_if($is_sound) AS sound FROM {$table} AS event)
+CROSS JOIN (SELECT count(*) AS refused FROM {bronze.quarantine} WHERE source LIKE '$table/%')
 """
-_EVENTS = "SELECT count(*) AS n, count_if($is_sound) AS sound FROM {bronze.events} event"
 _BRONZE = """
 SELECT count(DISTINCT CASE WHEN unix_micros(submitted_at) >= $since
         THEN xxhash64(store_id, task_id) END) AS tasks,
@@ -97,12 +96,12 @@ def _of_build(warehouse: Warehouse, snapshots: Snapshots, run: JobRun) -> list[C
 
         attempts = [] if ATTEMPTS not in seen.tables else seen.tables[ATTEMPTS].files
         listed = sum(file.rows for file in attempts if file.part >= first)
-        found = bronze_checks(tables, parts, listed)
+        found = key_checks(tables, {ATTEMPTS: listed}, parts)
         if not seen.build.id or seen.build.again:
             run.notes.append("the layers are compared after the next build")
         if not seen.build.id:
-            return found[:-1]  # no build has put unsound rows into quarantine
-        found += event_checks(tables, parts)
+            return found  # no build has put unsound rows into quarantine
+        found += [sound_check(tables, table, parts) for table in (ATTEMPTS, EVENTS)]
         found += key_checks(tables, {table: n for table, n in rows.items() if table.query})
         if seen.build.again:
             return found
@@ -128,54 +127,29 @@ def file_check(table: Table, at: TableAt) -> Check:
     return Check(f"{table.name}: files are whole", sum(file.rows for file in at.files), found)
 
 
-def bronze_checks(tables: Tables, parts: PartsOf, listed: int) -> list[Check]:
-    """Check bronze. The files have as many rows as their list says (`listed`), each key is unique,
-    and each row is valid or in quarantine."""
-    counted = _passes(tables, _ATTEMPTS, listed, parts)
-    rows = counted["n"]
-    keys = counted["keys"]
-    if keys != rows:
-        keys = _distinct(tables, ", ".join(ATTEMPTS.key), "{bronze.attempts}", listed, parts)
-    return [
-        Check("bronze.attempts: rows in the files", listed, rows),
-        Check("bronze.attempts: keys are unique", rows, keys),
-        Check(
-            "rows are sound or in quarantine",
-            rows,
-            counted["sound"] + _quarantined(tables, ATTEMPTS, parts),
-        ),
-    ]
-
-
-def event_checks(tables: Tables, parts: PartsOf) -> list[Check]:
-    """Check that each event is valid or in quarantine."""
-    counted = _one(tables, _EVENTS, parts, is_sound=IS_SOUND_EVENT)
-    found = counted["sound"] + _quarantined(tables, EVENTS, parts)
-    return [Check("events are sound or in quarantine", counted["n"], found)]
+def sound_check(tables: Tables, table: Table, parts: PartsOf) -> Check:
+    """Check that each row of bronze.attempts or bronze.events is valid or in quarantine."""
+    is_sound = IS_SOUND_EVENT if table is EVENTS else IS_SOUND
+    found = _one(tables, _SOUND, parts, table=table.name, is_sound=is_sound)
+    name = f"{table.name}: rows are sound or in quarantine"
+    return Check(name, found["n"], found["sound"] + found["refused"])
 
 
 def key_checks(
     tables: Tables, rows: Mapping[Table, int], parts: PartsOf = all_parts
 ) -> list[Check]:
-    """Check that no two rows of a table have the same key.
+    """Check that each row of a table is there, with a key of its own.
 
-    rows: number of rows to check, by table.
+    rows: number of rows that are listed, by table.
     """
-    text = "SELECT count(*) AS n, count(DISTINCT xxhash64($key)) AS keys FROM {$table} WHERE $pass"
     found = []
     for table, listed in rows.items():
-        key, source = ", ".join(table.key), f"{{{table.name}}}"
-        counted = _passes(tables, text, listed, parts, key=key, table=table.name)
-        if counted["keys"] != counted["n"]:
-            counted["keys"] = _distinct(tables, key, source, listed, parts)
-        found.append(Check(f"{table.name}: keys are unique", counted["n"], counted["keys"]))
+        key = ", ".join(table.key)
+        keys = _passes(tables, _KEYS, listed, parts, key=key, table=table.name)["keys"]
+        if keys != listed:
+            keys = _distinct(tables, key, f"{{{table.name}}}", listed, parts)
+        found.append(Check(f"{table.name}: keys are unique", listed, keys))
     return found
-
-
-def _quarantined(tables: Tables, table: Table, parts: PartsOf) -> int:
-    """Return the number of rows of a table that are in quarantine."""
-    text = "SELECT count(*) AS n FROM {bronze.quarantine} WHERE source LIKE '$table/%'"
-    return _one(tables, text, parts, table=table.name)["n"]
 
 
 def histogram_checks(

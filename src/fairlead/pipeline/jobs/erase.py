@@ -12,20 +12,18 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
-from pyiceberg.exceptions import CommitFailedException
 
 from fairlead.clock import Clock, to_datetime
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline import ledger
 from fairlead.pipeline.models import ATTEMPTS, EVENTS, FAILURES, QUARANTINE, TABLES
 from fairlead.pipeline.partitions import hours_of
-from fairlead.pipeline.reading.engine import MEMORY, as_our_errors
-from fairlead.pipeline.reading.query import open_views, views_of
+from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.runs import recorded
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.tombstones import bury, readmit, tombstone
 from fairlead.pipeline.warehouse.builds import Build, Builds
-from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import DAY_US, LAST_US
 from fairlead.pipeline.warehouse.lease import lease
 from fairlead.pipeline.warehouse.warehouse import Warehouse
@@ -59,7 +57,7 @@ def erase(lake: Warehouse, key: str, clock: Clock, dry_run: bool = False) -> Era
     with lease(lake, clock, "erase"), recorded(lake, clock, "erase", {"key": stone}) as run:
         before, days = rows_with(lake, key), _days(lake, key)
         for table in (ATTEMPTS, EVENTS):
-            bury(lake.table(table), [stone])
+            bury(lake.table(table), stone)
         days |= _days(lake, key)  # exports that ended before the tombstone
         builds = Builds(lake)
         # Note the days that count the key. With a catalog that has no lease, this refuses builds
@@ -70,7 +68,11 @@ def erase(lake: Warehouse, key: str, clock: Clock, dry_run: bool = False) -> Era
             _delete(lake, table, key, days)
         _publish(builds, lambda build: _at_present(lake, build), clock.now())
         for table in TABLES:
-            _expire(lake, table, clock.now)
+            here = lake.table(table)
+            here.drop_branches(None)
+            # Everything that is there now is older than an instant in the future.
+            here.expire(clock.now() + DAY_US)
+            here.sweep(clock.now() + DAY_US)
         left = rows_with(lake, key)
         run.tables, run.rows_out = before, sum(before.values())
     return Erasure(before, left, sorted(days))
@@ -80,7 +82,7 @@ def readmit_key(lake: Warehouse, key: str) -> bool:
     """Accept rows of the key from the next export on; return False if the key was not erased. Raise
     ConfigurationError."""
     stone = _stone(lake, key)
-    readmitted = [readmit(lake.table(table), [stone]) for table in (ATTEMPTS, EVENTS)]
+    readmitted = [readmit(lake.table(table), stone) for table in (ATTEMPTS, EVENTS)]
     return any(readmitted)
 
 
@@ -88,18 +90,15 @@ def rows_with(lake: Warehouse, key: str) -> dict[str, int]:
     """Return the number of rows that name the key, as readers of the tables find them; no table
     without such rows."""
     found: dict[str, int] = {}
-    with open_views(lake) as connection:
-        made = views_of(connection)
-        for table in TABLES:
-            names = [name for name in KEY_COLUMNS if name in table.column_names]
-            conditions = [f"{name} = $key" for name in names]
+    with Frames(lake, Snapshots(lake).read()) as tables:
+        for table in tables.seen.tables:
+            conditions = [f"{name} = $key" for name in KEY_COLUMNS if name in table.column_names]
             conditions += [_IN_JSON] if table is QUARANTINE else []
-            if conditions and table.name in made:
+            if conditions:
                 where = " OR ".join(conditions)
-                query = f"SELECT count(*) FROM {table.name} WHERE {where}"  # noqa: S608 - our names
-                with as_our_errors(MEMORY):
-                    (count,) = connection.execute(query, {"key": key}).fetchall()[0]
-                found |= {table.name: count} if count else {}
+                query = f"SELECT count(*) AS n FROM {{{table.name}}} WHERE {where}"  # noqa: S608 - our names
+                [row] = tables.totals(query, given={"key": key})
+                found |= {table.name: row["n"]} if row["n"] else {}
     return found
 
 
@@ -213,24 +212,3 @@ def _is_of(raw: str, key: str) -> bool:
 
 def _has_texts(failures: pa.Table) -> bool:
     return bool(failures["error_text"].null_count < failures.num_rows)
-
-
-def _expire(lake: Warehouse, table: Table, now: Callable[[], int]) -> None:
-    """Remove the branches of unpublished builds, all snapshots but the present one, and all files
-    that it does not list."""
-    here = lake.table(table)
-    while (stored := here.state().stored) is not None:
-        present = stored.current_snapshot()
-        kept = None if present is None else present.snapshot_id
-        others = [name for name, ref in stored.metadata.refs.items() if ref.snapshot_id != kept]
-        if not others:
-            break
-        try:
-            with catalog_errors(lake.location), stored.manage_snapshots() as manage:
-                for name in others:
-                    manage.remove_branch(name)
-        except CommitFailedException:
-            continue  # another writer was first
-    # Everything that is there now is older than an instant in the future.
-    here.expire(now() + DAY_US)
-    here.sweep(now() + DAY_US)

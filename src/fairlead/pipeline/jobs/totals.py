@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fairlead.pipeline.partitions import PartsOf, all_parts
-from fairlead.pipeline.reading.frames import Frames, with_tables
+from fairlead.pipeline.reading.frames import Frames, tables_in, with_tables
 from fairlead.pipeline.reading.snapshots import Seen, TableAt
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.builds import Build
@@ -43,14 +43,8 @@ class TablesOfJob:
 
     def totals(self, text: str, parts: PartsOf = all_parts) -> list[dict[str, Any]]:
         """Return the rows of an aggregation, as `Tables.totals` says. Raise BrokenLake."""
-        read: dict[Table, TableAt] = {}
-
-        def note(table: Table) -> str:
-            if (at := self._at(table, parts(table))) is not None:
-                read[table] = at
-            return ""
-
-        with_tables(text, note)
+        found = {table: self._at(table, parts(table)) for table in tables_in(text)}
+        read = {table: at for table, at in found.items() if at is not None}
         if sum(file.rows for at in read.values() for file in at.files) > Frames.keys_at_once:
             return self.on_spark(text, parts)
         with Frames(self._tables.warehouse, Seen(Build(), read)) as frames:

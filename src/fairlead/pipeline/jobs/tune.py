@@ -3,6 +3,7 @@ windows, computes new ones, and publishes what the guard rails allow."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,12 +21,12 @@ from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.runs import NOTHING_TO_DO, JobRun, recorded
 from fairlead.pipeline.tuning.canary import Verdict, judge
 from fairlead.pipeline.tuning.contracts import TuneSettings
-from fairlead.pipeline.tuning.control import DAY, Change, Key, Proposal, horizon, propose, scaled_to
+from fairlead.pipeline.tuning.control import DAY, Change, Key, horizon, propose, scaled_to
 from fairlead.pipeline.tuning.gold import Gold, KeyUse
-from fairlead.pipeline.tuning.guard_rails import Guards, Situation
 from fairlead.pipeline.tuning.limit_control import LimitChange, propose_limits
 from fairlead.pipeline.tuning.situations import Situations
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.windows import HOUR
 
 Outcome = Literal["published", "would be published", "nothing to change", "held"]
 
@@ -53,7 +54,7 @@ class QueueTuned(msgspec.Struct, frozen=True):
     verdict: str | None
     """Verdict on a version whose canary window ended, in words; None without one."""
     holds: list[str]
-    changes: list[Change]
+    changes: list[Change[float]]
     limits: list[LimitChange]
     """Changes of keys that have, had or should have a limit."""
 
@@ -64,33 +65,22 @@ class _TuneState:
 
     queue: str
     keys: dict[str, Key]
-    situation: Situation
     active: Policy | None
     verdict: str | None
-    proposal: Proposal = field(init=False)
+    holds: list[str]
+    """Reasons why nothing may be published now."""
+    has_passed: bool
+    """Whether a version is in force that has passed its canary window."""
+    is_busy: bool
+    """Whether the queue is in its canary window, or cools down after a rollback."""
+    changes: list[Change[float]] = field(init=False)
     limits: list[LimitChange] = field(init=False)
 
     @property
-    def limits_now(self) -> Mapping[str, int]:
-        """Return the computed limits in force."""
-        return {} if self.active is None else self.active.limits
-
-    @property
     def is_change(self) -> bool:
-        """Return whether there is a change to publish."""
-        return self.proposal.is_change or any(change.is_change for change in self.limits)
-
-    @property
-    def has_passed(self) -> bool:
-        """Return whether a version is in force that has passed its canary window."""
-        situation = self.situation
-        is_under_trial = situation.in_canary is not None or situation.rolled_back is not None
-        return self.active is not None and not is_under_trial
-
-    def is_busy(self, guards: Guards) -> bool:
-        """Return whether the queue is in its canary window, or cools down after a rollback."""
-        _, ago = self.situation.rolled_back or (0, guards.cool_down)
-        return self.situation.in_canary is not None or ago < guards.cool_down
+        """Whether there is a change to publish."""
+        weights = any(change.is_change for change in self.changes)
+        return weights or any(change.is_change for change in self.limits)
 
     @property
     def worker_seconds(self) -> float:
@@ -123,7 +113,7 @@ class _Tuning:
         self._now = app.clock.now()
         self._since = to_datetime(self._now) - timedelta(seconds=horizon(self._guards))
         self._gold = Gold(tables, to_datetime(self._now))
-        self._situations = Situations(app, lake, self._gold, horizon(self._guards))
+        self._situations = Situations(app, lake, self._gold, self._guards)
         self._workers = self._gold.workers(self._since) if self._limits else {}
         self._run = run
 
@@ -154,19 +144,28 @@ class _Tuning:
                     rolled_back = (active.version, 0.0)
                 if self._options.apply:
                     active = self._execute(judged, active)
-        limits = {} if active is None else active.limits
-        keys = self._keys(queue, use, limits)
-        situation = self._situations.of(queue, in_canary, rolled_back)
-        state = _TuneState(queue, keys, situation, active, verdict)
+        holds = self._situations.holds(queue)
+        if in_canary is not None:
+            holds.append(f"version {in_canary} is in its canary window")
+        pause, (rolled, ago) = self._guards.cool_down, rolled_back or (0, math.inf)
+        if ago < pause:
+            holds.append(
+                f"version {rolled} was rolled back {ago / HOUR:.1f} h ago; tuning pauses for"
+                f" {pause / HOUR:.0f} h after a rollback"
+            )
+        keys = self._keys(queue, use, {} if active is None else active.limits)
+        has_passed = active is not None and in_canary is None and rolled_back is None
+        is_busy = in_canary is not None or ago < pause
+        state = _TuneState(queue, keys, active, verdict, holds, has_passed, is_busy)
         self._run.rows_in += sum(len(key.use) for key in use.values())
         self._propose(state)
         return state
 
     def _propose(self, state: _TuneState) -> None:
         """Set the changes of the weights and the limits of a queue."""
-        queue, now = state.queue, state.limits_now
-        state.proposal = propose(state.keys, state.situation, self._guards)
-        is_held = bool(state.proposal.holds)
+        queue, is_held = state.queue, bool(state.holds)
+        now = {} if state.active is None else state.active.limits
+        state.changes = propose(state.keys, self._guards, is_held)
         found: list[LimitChange] = []
         if self._limits:
             workers, nodes = self._workers.get(queue, []), self._situations.nodes(queue)
@@ -180,7 +179,7 @@ class _Tuning:
         found = [change for change in found if change.fairness_key not in of_people]
         stays = is_held or self._limits is None
         state.limits = found + [
-            LimitChange(
+            Change(
                 key,
                 now[key],
                 None,
@@ -271,37 +270,44 @@ class _Tuning:
         ready = sorted(
             (state for state in states if state.is_change), key=lambda state: state.worker_seconds
         )
-        busy = [state for state in states if state.is_busy(self._guards)]
+        busy = [state for state in states if state.is_busy]
         names = frozenset(state.queue for state in busy or ready[:1])
         for state in states:
             if names and state.queue not in names and state.is_change:
                 canary = ", ".join(sorted(names))
-                state.situation = msgspec.structs.replace(state.situation, canary=canary)
+                state.holds.append(
+                    f"queue {canary} is tuned first, and its canary window has not ended"
+                )
                 self._propose(state)
         return names
 
     # publish --------------------------------------------------------------------------------------
 
     def _finish(self, state: _TuneState, is_canary: bool) -> QueueTuned:
-        active, proposal, limits = state.active, state.proposal, state.limits
-        version = None if active is None else active.version
-        outcome: Outcome = "held" if proposal.holds else "nothing to change"
+        version = None if state.active is None else state.active.version
+        outcome: Outcome = "held" if state.holds else "nothing to change"
         if state.is_change:
             outcome = "would be published"
             if self._options.apply:
                 version = self._management.publish(self._draft(state, is_canary), version)
                 outcome = "published"
-                self._run.rows_out += len(proposal.changes) + len(limits)
+                self._run.rows_out += len(state.changes) + len(state.limits)
         return QueueTuned(
-            state.queue, outcome, version, state.verdict, proposal.holds, proposal.changes, limits
+            state.queue,
+            outcome,
+            version,
+            state.verdict,
+            state.holds,
+            state.changes,
+            state.limits,
         )
 
     def _draft(self, state: _TuneState, is_canary: bool) -> PolicyDraft:
-        changes = {change.fairness_key: change for change in state.proposal.changes}
-        tuned = {key: change for key, change in changes.items() if change.is_tuned}
+        changes = {change.fairness_key: change for change in state.changes}
+        raw = {key: change.raw for key, change in changes.items() if change.raw is not None}
         # An earlier weight stays in force while its key has too little data for a new one.
         earlier = {} if state.active is None else state.active.guarded
-        kept = {key: changes[key].now for key in changes.keys() - tuned.keys() if key in earlier}
+        kept = {key: changes[key].now for key in changes.keys() - raw.keys() if key in earlier}
         limits = {change.fairness_key: change for change in state.limits}
         newest = self._situations.newest_minute
         return PolicyDraft(
@@ -312,10 +318,10 @@ class _Tuning:
             input_from=to_micros(self._since),
             input_to=None if newest is None else to_micros(newest),
             input_rows=sum(len(key.use) for key in state.keys.values()),
-            raw={key: change.raw for key, change in tuned.items()},
-            guarded=kept | {key: change.guarded for key, change in tuned.items()},
-            reasons={key: change.reason for key, change in tuned.items()},
-            due={key: state.keys[key].due for key in tuned},
+            raw=raw,
+            guarded=kept | {key: changes[key].guarded for key in raw},
+            reasons={key: changes[key].reason for key in raw},
+            due={key: state.keys[key].due for key in raw},
             raw_limits={key: of.raw for key, of in limits.items() if of.raw is not None},
             limits={key: of.guarded for key, of in limits.items() if of.guarded is not None},
             limit_reasons={key: of.reason for key, of in limits.items()},

@@ -68,6 +68,20 @@ def start(memory: str = MEMORY, threads: int | None = None) -> duckdb.DuckDBPyCo
     return connection
 
 
+def opened(
+    warehouse: Warehouse,
+    tables: Mapping[Table, TableAt],
+    memory: str = MEMORY,
+    threads: int | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection that reaches the files of these tables and nothing else. Raise
+    ConfigurationError as `start` does."""
+    connection = start(memory, threads)
+    reach(connection, warehouse, tables)
+    close_outside(connection, [name for at in tables.values() for name in file_names(at)])
+    return connection
+
+
 def reach(
     connection: duckdb.DuckDBPyConnection,
     warehouse: Warehouse,

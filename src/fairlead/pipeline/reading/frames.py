@@ -10,29 +10,33 @@ import pandas as pd
 import pyarrow as pa
 
 from fairlead.pipeline.errors import CheckFailed
+from fairlead.pipeline.ledger import LEDGER
 from fairlead.pipeline.models import TABLES
 from fairlead.pipeline.partitions import PartsOf, all_parts
 from fairlead.pipeline.reading.engine import (
     MEMORY,
     as_our_errors,
-    close_outside,
     file_names,
+    opened,
     parameters_of,
-    reach,
     rows_of,
-    start,
 )
 from fairlead.pipeline.reading.snapshots import Seen
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
 _TABLE = re.compile(r"\{(\w+\.\w+)\}")
-_BY_NAME = {table.name: table for table in TABLES}
+_BY_NAME = {table.name: table for table in (*TABLES, LEDGER)}
 
 
 def with_tables(text: str, rows_of: Callable[[Table], str]) -> str:
     """Return a statement with `rows_of` of a table for each `{gold.cost}` in the text."""
     return _TABLE.sub(lambda found: rows_of(_BY_NAME[found[1]]), text)
+
+
+def tables_in(text: str) -> set[Table]:
+    """Return the tables that a statement names so."""
+    return {_BY_NAME[name] for name in _TABLE.findall(text)}
 
 
 class Frames:
@@ -44,10 +48,7 @@ class Frames:
     def __init__(self, warehouse: Warehouse, seen: Seen) -> None:
         """Raise ConfigurationError when DuckDB is missing."""
         self.seen = seen
-        self._connection = start()
-        reach(self._connection, warehouse, seen.tables)
-        names = [name for at in seen.tables.values() for name in file_names(at)]
-        close_outside(self._connection, names)
+        self._connection = opened(warehouse, seen.tables)
 
     def __enter__(self) -> Frames:
         return self

@@ -12,15 +12,7 @@ from fairlead.config import catalog_of
 from fairlead.errors import ConfigurationError
 from fairlead.pipeline.extra import need
 from fairlead.pipeline.models import TABLES
-from fairlead.pipeline.reading.engine import (
-    MEMORY,
-    as_our_errors,
-    close_outside,
-    file_names,
-    reach,
-    rows_of,
-    start,
-)
+from fairlead.pipeline.reading.engine import MEMORY, as_our_errors, file_names, opened, rows_of
 from fairlead.pipeline.schema import Table
 
 if TYPE_CHECKING:
@@ -79,14 +71,12 @@ def open_views(
     from fairlead.pipeline.reading.snapshots import Snapshots
 
     seen = Snapshots(warehouse).read(tables)
-    connection = start(memory, threads)
-    reach(connection, warehouse, seen.tables)
+    connection = opened(warehouse, seen.tables, memory, threads)
     for schema in dict.fromkeys(table.name.partition(".")[0] for table in TABLES):
         connection.execute(f"CREATE SCHEMA {schema}")
     for table, at in seen.tables.items():
         with as_our_errors(memory):
             connection.execute(f"CREATE VIEW {table.name} AS FROM {rows_of(table, file_names(at))}")
-    close_outside(connection, [name for at in seen.tables.values() for name in file_names(at)])
     return connection
 
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from fairlead.clock import to_micros
 from fairlead.errors import ConfigurationError
 from fairlead.lab.policies.arrivals import Arrivals, arrivals_of
 from fairlead.pipeline.models import ATTEMPTS
+from fairlead.pipeline.reading.frames import Frames
+from fairlead.pipeline.reading.snapshots import Snapshots
 from fairlead.pipeline.warehouse.warehouse import Warehouse
 
-_TEXTS = ("name", "fairness_key")
-_COLUMNS = (*_TEXTS, "weight", "priority", "ready_at", "started_at", "finished_at")
+_QUEUES = "SELECT DISTINCT queue FROM {bronze.attempts} ORDER BY queue"
+# A comparison with null selects no row; invalid rows are in bronze.quarantine.
+_RUNS = """
+SELECT name, fairness_key, weight, priority, epoch_us(ready_at) AS ready,
+    epoch_us(started_at) AS started, epoch_us(finished_at) AS finished
+FROM {bronze.attempts}
+WHERE queue = $queue AND finished_at >= started_at AND weight > 0 AND NOT isnan(weight)
+    AND epoch_us(ready_at) >= $since AND epoch_us(ready_at) < $until
+ORDER BY ready_at, started_at, task_id, version LIMIT $most
+"""
+_LAST = 1 << 62
+"""An instant after all others, in microseconds since the epoch, and a number above all others."""
 
 
 def of_lake(
@@ -33,53 +43,34 @@ def of_lake(
     Raise BrokenLake, or ConfigurationError when there is no such run, or when the lake has several
     queues and `queue` is None.
     """
-    table = lake.table(ATTEMPTS)
-    snapshot = table.state().snapshot
-    if queue is None:
-        known = table.load(columns=["queue"], snapshot=snapshot, encoded=["queue"])["queue"]
-        queues = sorted(pc.unique(known).to_pylist())
-        if len(queues) > 1:
-            raise ConfigurationError(
-                f"the lake has several queues: choose one with --queue: {', '.join(queues)}"
-            )
-        queue = queues[0] if queues else None
-    # A comparison with null is null and selects no row; invalid rows are in bronze.quarantine.
-    chosen = (
-        (pc.field("queue") == (queue or ""))
-        & pc.field("ready_at").is_valid()
-        & (pc.field("finished_at") >= pc.field("started_at"))
-        & (pc.field("weight") > 0.0)
-    )
-    if since is not None:
-        chosen &= pc.field("ready_at") >= pa.scalar(since)
-    if until is not None:
-        chosen &= pc.field("ready_at") < pa.scalar(until)
-    rows = table.load(columns=list(_COLUMNS), where=chosen, snapshot=snapshot, encoded=_TEXTS)
-    rows = rows.sort_by([("ready_at", "ascending"), ("started_at", "ascending")])
-    rows = rows if limit is None else rows.slice(0, limit)
-    if not rows.num_rows:
+    with Frames(lake, Snapshots(lake).read([ATTEMPTS])) as tables:
+        if queue is None:
+            queues = [row["queue"] for row in tables.totals(_QUEUES)]
+            if len(queues) > 1:
+                raise ConfigurationError(
+                    f"the lake has several queues: choose one with --queue: {', '.join(queues)}"
+                )
+            queue = queues[0] if queues else None
+        given = {
+            "queue": queue,
+            "since": -_LAST if since is None else to_micros(since),
+            "until": _LAST if until is None else to_micros(until),
+            "most": _LAST if limit is None else limit,
+        }
+        rows = tables.frame(_RUNS, given, at_most=_LAST)
+    if rows.empty:
         named = "" if queue is None else f" of queue {queue!r}"
         raise ConfigurationError(
             f"{lake.shown}: no run{named} in that time; `fairlead pipeline status` lists the data"
             " in the lake"
         )
-    ready, started, finished = (
-        rows[name].cast(pa.int64()).to_numpy() for name in ("ready_at", "started_at", "finished_at")
-    )
     recorded = arrivals_of(
-        at=ready - ready[0],
-        run=finished - started,
-        wait=(started - ready).clip(0),
-        keys=_texts(rows["fairness_key"]),
-        names=_texts(rows["name"]),
-        weight=rows["weight"].to_numpy(),
-        priority=rows["priority"].to_numpy(),
+        at=rows["ready"] - rows["ready"][0],
+        run=rows["finished"] - rows["started"],
+        wait=(rows["started"] - rows["ready"]).clip(lower=0),
+        keys=rows["fairness_key"].tolist(),
+        names=rows["name"].tolist(),
+        weight=rows["weight"],
+        priority=rows["priority"],
     )
     return replace(recorded, queue=queue or "")
-
-
-def _texts(column: pa.ChunkedArray) -> list[str]:
-    """Return the texts of a column with a dictionary; equal texts are one object."""
-    rows = column.combine_chunks()
-    known = rows.dictionary.to_pylist()
-    return [known[index] for index in rows.indices.to_pylist()]

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from fairlead.model import MAX_WEIGHT, MIN_WEIGHT
-from fairlead.pipeline.tuning.guard_rails import Guards, Situation, holds
+from fairlead.pipeline.tuning.guard_rails import Guards
 
 _HALVINGS = 7
 """Half-lives after which use counts for less than a hundredth and need not be read."""
@@ -27,8 +27,8 @@ _FORGOTTEN = 64
 
 _ROUNDING = 1e-6
 
-_AS_COMPUTED = "as computed"
-_SUM = "limited: the sum of the weights must not change"
+Value = TypeVar("Value", float, int | None)
+"""Type of a weight or a limit."""
 
 _HOUR = 3600.0
 
@@ -77,34 +77,22 @@ class Key(msgspec.Struct, frozen=True):
     """Least and greatest weight in force in the last 24 hours; None if only `now` was."""
 
 
-class Change(msgspec.Struct, frozen=True):
-    """Change of the weight of a key."""
+class Change(msgspec.Struct, Generic[Value], frozen=True):
+    """Change of the weight of a key, or of its limit: slots of each node, None for no limit."""
 
     fairness_key: str
-    now: float
-    raw: float
-    """Computed weight."""
-    guarded: float
-    """Weight within the guard rails, which may be published."""
+    now: Value
+    raw: float | None
+    """Computed value; None if nothing was computed."""
+    guarded: Value
+    """Value within the guard rails, which may be published."""
     reason: str
     """Guard rail between `raw` and `guarded`, in words."""
-    is_tuned: bool
-    """Whether a weight was computed; if not, `raw` is the weight of today."""
-
-
-class Proposal(msgspec.Struct, frozen=True):
-    """Result of `propose`."""
-
-    changes: list[Change]
-    """Changes of all given keys, in their order."""
-    holds: list[str]
-    """Reasons why nothing may be published now. If there are any, each `guarded` is the weight of
-    today."""
 
     @property
     def is_change(self) -> bool:
-        """Whether publishing it would change a weight."""
-        return any(change.guarded != change.now for change in self.changes)
+        """Whether publishing it would change the weight or limit."""
+        return self.guarded != self.now
 
 
 def horizon(guards: Guards) -> float:
@@ -141,33 +129,23 @@ def scaled_to(
     }
 
 
-def propose(keys: Mapping[str, Key], situation: Situation, guards: Guards) -> Proposal:
+def propose(keys: Mapping[str, Key], guards: Guards, is_held: bool = False) -> list[Change[float]]:
     """Return the weights that give each key its share, raw and guarded, with reasons.
 
     The raw weights of the tuned keys sum to their dues. Each guarded weight lies between today's
     and the raw one within the bounds, at most a step and the change of a day away, and their sum
     between today's and that of the dues. No weight changes while all are in the dead band, or while
-    there are reasons to hold.
+    `is_held`.
     """
-    sums = {name: _summed(key.use, guards.half_life) for name, key in keys.items()}
-    not_tuned = {
-        name: why for name, key in keys.items() if (why := why_not_tuned(key, guards)) is not None
-    }
-    tuned = {name: key for name, key in keys.items() if name not in not_tuned}
-    raw = _raw(tuned, sums, guards)
-    moves = _moves(tuned, raw, guards)
-    held = holds(situation, guards)
+    idle = {name: why_not_tuned(key, guards) for name, key in keys.items()}
+    tuned = {name: key for name, key in keys.items() if idle[name] is None}
+    raw = _raw(keys, tuned, guards)
+    moves = {} if is_held else _moves(tuned, raw, guards)
     changes = []
     for name, key in keys.items():
-        computed, is_tuned = raw.get(name, key.now), name in tuned
-        if not is_tuned:
-            to, why = key.now, not_tuned[name]
-        elif held:
-            to, why = key.now, "held"
-        else:
-            to, why = moves[name]
-        changes.append(Change(name, key.now, computed, to, why, is_tuned))
-    return Proposal(changes, held)
+        to, why = moves.get(name, (key.now, idle[name] or "held"))
+        changes.append(Change(name, key.now, raw.get(name), to, why))
+    return changes
 
 
 def decay(age: float, half_life: float) -> float:
@@ -221,14 +199,13 @@ def why_not_tuned(key: Key, guards: Guards) -> str | None:
     return None
 
 
-def _raw(tuned: Mapping[str, Key], sums: Mapping[str, _Summed], guards: Guards) -> dict[str, float]:
+def _raw(keys: Mapping[str, Key], tuned: Mapping[str, Key], guards: Guards) -> dict[str, float]:
     """Return due / mean run, scaled to the sum of the dues, so that the keys that are not changed
     keep their part of the dispatches. A common factor, such as the median run time, would cancel
     out."""
-    tasks, busy = (
-        sum(each.tasks for each in sums.values()),
-        sum(each.busy for each in sums.values()),
-    )
+    sums = {name: _summed(key.use, guards.half_life) for name, key in keys.items()}
+    tasks = sum(each.tasks for each in sums.values())
+    busy = sum(each.busy for each in sums.values())
     if not busy or not tasks:
         return {name: key.now for name, key in tuned.items()}
     prior, mean_of_all = guards.prior_tasks, busy / tasks
@@ -241,49 +218,36 @@ def _raw(tuned: Mapping[str, Key], sums: Mapping[str, _Summed], guards: Guards) 
     return {name: weight * scale for name, weight in wanted.items()}
 
 
-class _Move(NamedTuple):
-    """Next weight of a key, and the guard rail that keeps it from the raw weight, in words."""
-
-    to: float
-    why: str
-
-
-def _moves(tuned: Mapping[str, Key], raw: Mapping[str, float], guards: Guards) -> dict[str, _Move]:
+def _moves(
+    tuned: Mapping[str, Key], raw: Mapping[str, float], guards: Guards
+) -> dict[str, tuple[float, str]]:
+    """Return the next weight of each key, and the guard rail that keeps it from its raw weight, in
+    words."""
     now = {name: key.now for name, key in tuned.items()}
-    if raw == now:
-        return {name: _Move(weight, _AS_COMPUTED) for name, weight in now.items()}
-    bounds = {name: _bounds(key, guards) for name, key in tuned.items()}
-    total = sum(key.due for key in tuned.values())
-    allowed = _clamped(raw, bounds, total)
-    far = [name for name in tuned if not _is_near(now[name], raw[name], guards.dead_band)]
-    # A weight whose bound keeps it from the raw one moves until it is exactly at the bound.
-    bands = {name: 0.0 if allowed[name] in bounds[name] else guards.dead_band for name in far}
-    goals = now
-    # Otherwise the last digits of the weights would change in every round.
-    if not all(_is_near(now[name], allowed[name], bands[name]) for name in far):
-        goals = {name: _goal(key, allowed[name], guards) for name, key in tuned.items()}
-    moved = _balanced(now, goals, total)
+    allowed = {name: _within(raw[name], _bounds(key, guards)) for name, key in tuned.items()}
+    # Without a dead band, the last digits of the weights would change in every round.
+    stay = all(
+        _is_near(now[name], raw[name], guards.dead_band) or _is_near(now[name], allowed[name], 0.0)
+        for name in tuned
+    )
+    goals = now if stay else {n: _goal(key, allowed[n], guards) for n, key in tuned.items()}
+    moved = _balanced(now, goals, sum(key.due for key in tuned.values()))
     moves = {}
     for name, key in tuned.items():
         to, goal, most = moved[name], goals[name], allowed[name]
-        if goals is now and _is_near(to, raw[name], guards.dead_band):
+        if _is_near(to, raw[name], 0.0):
+            why = "as computed"
+        elif stay and _is_near(to, raw[name], guards.dead_band):
             why = f"within {guards.dead_band:.0%} of what it should be"
-        elif _is_near(to, raw[name], 0.0):
-            why = _AS_COMPUTED
         elif not _is_near(to, goal, 0.0):
-            why = _SUM
-        elif goals is not now and not _is_near(goal, most, 0.0):
-            is_step = _is_near(goal, _within(most, _of_step(key, guards)), 0.0)
-            why = (
-                f"one step of x{guards.step:g}"
-                if is_step
-                else f"at most x{guards.daily:g} in a day"
-            )
-        elif most in bounds[name]:
+            why = "limited: the sum of the weights must not change"
+        elif _is_near(goal, most, 0.0):
             why = f"at its bound, {to / key.due:.4g} times its share"
+        elif _is_near(goal, _within(most, _of_step(key, guards)), 0.0):
+            why = f"one step of x{guards.step:g}"
         else:
-            why = _SUM
-        moves[name] = _Move(to, why)
+            why = f"at most x{guards.daily:g} in a day"
+        moves[name] = to, why
     return moves
 
 
@@ -333,26 +297,3 @@ def _balanced(
         for name in now
         for part in [rises if goals[name] > now[name] else falls]
     }
-
-
-def _clamped(
-    goals: Mapping[str, float], room: Mapping[str, tuple[float, float]], total: float
-) -> dict[str, float]:
-    """Scale the goals by one number and clamp each to its room, so that they sum to `total`, or as
-    nearly as the room allows."""
-
-    def at(scale: float) -> dict[str, float]:
-        return {
-            name: min(max(goal * scale, room[name][0]), room[name][1])
-            for name, goal in goals.items()
-        }
-
-    low = min(room[name][0] / goal for name, goal in goals.items())
-    high = max(room[name][1] / goal for name, goal in goals.items())
-    # The sum grows with the scale: bisect to the precision of floats.
-    while low < (middle := math.sqrt(low) * math.sqrt(high)) < high:
-        if sum(at(middle).values()) < total:
-            low = middle
-        else:
-            high = middle
-    return at(high)

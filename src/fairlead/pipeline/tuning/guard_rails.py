@@ -1,4 +1,4 @@
-"""Guard rails of tuning: bounds of each change, and states in which nothing is changed."""
+"""Guard rails of tuning: bounds of each change, and times without a change."""
 
 from __future__ import annotations
 
@@ -58,55 +58,3 @@ class Guards(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     worse_use: NotNegative = 0.05
     """Fraction of the worker time that limits may leave unused. A version that leaves more unused
     is rolled back, unless other keys wait less."""
-
-
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a queue when tuning runs, apart from the measurements of its keys."""
-
-    input_age: float | None
-    """Seconds since the newest attempt in the tables; None if they are empty."""
-    is_known: bool = True
-    """Whether the store knows the queue."""
-    failed: str | None = None
-    """Name and result of the check that failed."""
-    incidents: tuple[str, ...] = ()
-    """Incidents that are open now."""
-    switch: str | None = None
-    """Author and reason of the switch that stops tuning; None if no switch is set."""
-    in_canary: int | None = None
-    """Version whose canary window has not been judged."""
-    rolled_back: tuple[int, float] | None = None
-    """Last version that was rolled back, and the seconds since then."""
-    canary: str | None = None
-    """Queue that is tuned first and whose canary window has not ended."""
-
-
-def holds(situation: Situation, guards: Guards) -> list[str]:
-    """Return every reason why nothing may be published now; an empty list allows it."""
-    held = []
-    if situation.switch is not None:
-        held.append(situation.switch)
-    if not situation.is_known:
-        held.append("the queue is not in the store, because no worker has served it yet")
-    if situation.input_age is None:
-        held.append("no input: run `fairlead pipeline ingest` and `build`")
-    elif situation.input_age > guards.stale_after:
-        held.append(
-            f"stale input: the newest attempt in the tables is {situation.input_age / _HOUR:.1f} h"
-            f" old, at most {guards.stale_after / _HOUR:.1f} h is allowed; run `fairlead pipeline"
-            " ingest` and `build`"
-        )
-    if situation.failed is not None:
-        held.append(situation.failed)
-    held += [f"incident: {incident}" for incident in situation.incidents]
-    if situation.in_canary is not None:
-        held.append(f"version {situation.in_canary} is in its canary window")
-    if situation.rolled_back is not None and situation.rolled_back[1] < guards.cool_down:
-        version, ago = situation.rolled_back
-        held.append(
-            f"version {version} was rolled back {ago / _HOUR:.1f} h ago; tuning pauses for"
-            f" {guards.cool_down / _HOUR:.0f} h after a rollback"
-        )
-    if situation.canary is not None:
-        held.append(f"queue {situation.canary} is tuned first, and its canary window has not ended")
-    return held

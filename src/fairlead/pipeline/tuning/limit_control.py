@@ -13,16 +13,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from fairlead.pipeline.tuning.canary import entitled
-from fairlead.pipeline.tuning.control import Key, Used, decay, why_not_tuned
+from fairlead.pipeline.tuning.control import Change, Key, Used, decay, why_not_tuned
 from fairlead.pipeline.tuning.guard_rails import Guards
 
 _PEAK = 0.95
 """Fraction of the worker time that a peak covers, so that one odd hour does not count."""
 
 _ROUNDING = 1e-6
+
+
+LimitChange = Change[int | None]
 
 
 class Workers(NamedTuple):
@@ -36,23 +37,6 @@ class Workers(NamedTuple):
     """Workers busy at once, on all nodes, in the busiest minute."""
 
 
-class LimitChange(msgspec.Struct, frozen=True):
-    """Change of the limit of a key: slots of each node, None for no limit."""
-
-    fairness_key: str
-    now: int | None
-    raw: float | None
-    """Computed limit; None if nothing was computed."""
-    guarded: int | None
-    """Limit within the guard rails, which may be published."""
-    reason: str
-
-    @property
-    def is_change(self) -> bool:
-        """Whether publishing it would change the limit."""
-        return self.guarded != self.now
-
-
 def propose_limits(
     keys: Mapping[str, Key], workers: Sequence[Workers], nodes: int, is_held: bool, guards: Guards
 ) -> list[LimitChange]:
@@ -62,32 +46,27 @@ def propose_limits(
     step at most, and stays if rounding alone could explain it. No limit changes while `is_held`,
     and none is computed without a node.
     """
-    slots = (
-        _peak((worked.busy, worked.peak) for worked in _decayed(workers, guards)) / nodes
-        if nodes
-        else 0.0
-    )
+    half_life = guards.half_life
+    peak = _peak((each.busy * decay(each.age, half_life), each.peak) for each in workers)
+    slots = peak / nodes if nodes else 0.0
     most = math.ceil(slots - _ROUNDING)
     shares = _shares(keys, guards)
-    changes = []
+    changes: list[LimitChange] = []
     for name, key in keys.items():
-        if (why := why_not_tuned(key, guards)) is not None:
+        why, raw, guarded = why_not_tuned(key, guards), None, key.limit
+        if why is not None:
             # A key that a person or a contract has fixed gets no limit. A computed limit of another
             # key stays until there is data again.
-            guarded = key.limit if key.fixed is None or is_held else None
-            change = LimitChange(name, key.limit, None, guarded, why)
+            guarded = key.limit if key.fixed is None else None
         elif not most:
-            change = LimitChange(
-                name, key.limit, None, key.limit, "no node has run tasks of this queue"
-            )
+            why = "no node has run tasks of this queue"
         else:
             raw = guards.headroom * shares[name] * slots
             guarded, why = _guarded(key, raw, most, nodes, guards)
-            if is_held and guarded != key.limit:
-                guarded, why = key.limit, "held"
-            change = LimitChange(name, key.limit, raw, guarded, why)
-        if change.now is not None or change.guarded is not None or change.reason == "held":
-            changes.append(change)
+        if is_held and guarded != key.limit:
+            guarded, why = key.limit, "held"
+        if key.limit is not None or guarded is not None or why == "held":
+            changes.append(Change(name, key.limit, raw, guarded, why))
     return changes
 
 
@@ -177,13 +156,6 @@ def _shares(keys: Mapping[str, Key], guards: Guards) -> dict[str, float]:
         else 0.0
         for name, key in keys.items()
     }
-
-
-def _decayed(workers: Iterable[Workers], guards: Guards) -> Iterable[Workers]:
-    return (
-        worked._replace(busy=worked.busy * decay(worked.age, guards.half_life))
-        for worked in workers
-    )
 
 
 def _peak(found: Iterable[tuple[float, float]]) -> float:

@@ -1,18 +1,21 @@
-"""Situations of the queues when `tune` runs, from the store and the tables."""
+"""Reasons why `tune` publishes nothing in a queue, from the store and the tables."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import datetime
 
 from fairlead.app import App
 from fairlead.clock import MICROS, to_datetime
 from fairlead.engine.liveness import SILENT_SECONDS
 from fairlead.operate.store.policies import EVERY_QUEUE, PolicyStore, SwitchMode
 from fairlead.pipeline.runs import last_runs
+from fairlead.pipeline.tuning.control import horizon
 from fairlead.pipeline.tuning.gold import Gold
-from fairlead.pipeline.tuning.guard_rails import Situation
+from fairlead.pipeline.tuning.guard_rails import Guards
 from fairlead.pipeline.warehouse.warehouse import Warehouse
+from fairlead.pipeline.windows import HOUR
 
 _JOBS_THAT_CHECK = ("build", "check", "reconcile")
 
@@ -23,8 +26,7 @@ class Situations:
     newest_minute: the end of the newest minute in the tables, None if there is none.
     """
 
-    def __init__(self, app: App, lake: Warehouse, gold: Gold, horizon: float) -> None:
-        """horizon: age in seconds of the oldest minute that counts."""
+    def __init__(self, app: App, lake: Warehouse, gold: Gold, guards: Guards) -> None:
         store, now = app.sql_store, app.clock.now()
         read = store.database.read_now
         self._queues = read(store.queue_settings())
@@ -32,27 +34,20 @@ class Situations:
         self._silent = asyncio.run(_silent(app, now))
         self._switches = {switch.queue: switch for switch in read(PolicyStore(store).switches())}
         self._incidents = gold.incidents()
-        self._failed = _failed(lake)
-        self.newest_minute = gold.newest(horizon)
-        self._input_age = (
-            None
-            if self.newest_minute is None
-            else (to_datetime(now) - self.newest_minute).total_seconds()
-        )
+        self.newest_minute = gold.newest(horizon(guards))
+        self._input = [*_about_input(self.newest_minute, now, guards), *_failed(lake)]
 
-    def of(
-        self, queue: str, in_canary: int | None, rolled_back: tuple[int, float] | None
-    ) -> Situation:
-        """Return the situation of a queue; see Situation for the parameters."""
-        return Situation(
-            input_age=self._input_age,
-            is_known=queue in self._queues,
-            failed=self._failed,
-            incidents=tuple(self._incidents_of(queue)),
-            switch=self._switch(queue),
-            in_canary=in_canary,
-            rolled_back=rolled_back,
-        )
+    def holds(self, queue: str) -> list[str]:
+        """Return the reasons why nothing may be published in the queue now, whatever was published
+        before."""
+        known = queue in self._queues
+        unknown = "the queue is not in the store, because no worker has served it yet"
+        return [
+            *self._switched(queue),
+            *(() if known else (unknown,)),
+            *self._input,
+            *(f"incident: {incident}" for incident in self._incidents_of(queue)),
+        ]
 
     def nodes(self, queue: str) -> int:
         """Return the number of live nodes that serve the queue."""
@@ -70,14 +65,25 @@ class Situations:
             elif where == queue:
                 yield f"most runs of {name} fail"
 
-    def _switch(self, queue: str) -> str | None:
+    def _switched(self, queue: str) -> Iterator[str]:
         switch = self._switches.get(EVERY_QUEUE) or self._switches.get(queue)
-        if switch is None:
-            return None
-        what = "switched off" if switch.mode == SwitchMode.OFF else "frozen"
-        where = f" --queue {switch.queue}" if switch.queue else ""
-        undo = f"undo with `fairlead pipeline tune on{where}`"
-        return f"{what} by {switch.author}: {switch.why}; {undo}"
+        if switch is not None:
+            what = "switched off" if switch.mode == SwitchMode.OFF else "frozen"
+            where = f" --queue {switch.queue}" if switch.queue else ""
+            undo = f"undo with `fairlead pipeline tune on{where}`"
+            yield f"{what} by {switch.author}: {switch.why}; {undo}"
+
+
+def _about_input(newest: datetime | None, now: int, guards: Guards) -> Iterator[str]:
+    """Yield why the tables are too old."""
+    if newest is None:
+        yield "no input: run `fairlead pipeline ingest` and `build`"
+    elif (age := (to_datetime(now) - newest).total_seconds()) > guards.stale_after:
+        yield (
+            f"stale input: the newest attempt in the tables is {age / HOUR:.1f} h old, at most"
+            f" {guards.stale_after / HOUR:.1f} h is allowed; run `fairlead pipeline ingest` and"
+            " `build`"
+        )
 
 
 async def _silent(app: App, now: int) -> list[str]:
@@ -89,12 +95,8 @@ async def _silent(app: App, now: int) -> list[str]:
         await store.database.close_async()
 
 
-def _failed(lake: Warehouse) -> str | None:
-    """Return the failure of the last run of a job that checks the tables; None if all passed."""
-    runs = last_runs(lake)
-    for job in _JOBS_THAT_CHECK:
-        if job in runs and runs[job]["state"] == "failed":
-            return (
-                f"the last {job} failed: {runs[job]['error']}; run `fairlead pipeline {job}` again"
-            )
-    return None
+def _failed(lake: Warehouse) -> Iterator[str]:
+    """Yield the failures of the last runs of jobs that check the tables."""
+    for job, run in last_runs(lake).items():
+        if job in _JOBS_THAT_CHECK and run["state"] == "failed":
+            yield f"the last {job} failed: {run['error']}; run `fairlead pipeline {job}` again"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -41,18 +40,6 @@ _DAMAGED = (ArithmeticError, EOFError, LookupError, SystemError, ValueError, zli
 """Errors of the library for a damaged list of files."""
 
 
-class Written(msgspec.Struct, frozen=True):
-    """A file that no snapshot lists yet, as the process that commits the file needs it."""
-
-    path: str
-    number: int | None
-    """Number of its partition in Iceberg."""
-    rows: int
-    bytes: int
-    facts: dict[str, Any]
-    """Sizes, counts and bounds by column."""
-
-
 class TableFile(NamedTuple):
     """A file of a snapshot."""
 
@@ -66,29 +53,14 @@ class TableFile(NamedTuple):
     """Least and greatest instant of each column, in microseconds."""
 
 
-def write(table: Table, stored: IcebergTable, rows: pa.Table, name: str) -> list[Written]:
-    """Write the rows, one file for each partition, with names that begin with `name`."""
+def write(table: Table, stored: IcebergTable, rows: pa.Table, name: str) -> list[DataFile]:
+    """Write the rows, one file for each partition, with names that begin with `name`. No snapshot
+    lists these files yet."""
     schema = schema_to_pyarrow(stored.schema(), include_field_ids=True)
     return [
         _write_one(stored, part.select(schema.names).cast(schema), number, name)
         for number, part in split(table, rows)
     ]
-
-
-def as_data_file(stored: IcebergTable, written: Written) -> DataFile:
-    """Return the entry of a manifest for a written file."""
-    return DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=written.path,
-        file_format=FileFormat.PARQUET,
-        partition=Record(written.number),
-        file_size_in_bytes=written.bytes,
-        sort_order_id=None,
-        spec_id=stored.metadata.default_spec_id,
-        equality_ids=None,
-        key_metadata=None,
-        **written.facts,
-    )
 
 
 def holding(
@@ -203,7 +175,7 @@ def file_errors(table: Table, path: str = "") -> Iterator[None]:
         raise BrokenLake(f"{table.name}: a file is damaged: {what}; {RESTORE_FILE}") from error
 
 
-def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: str) -> Written:
+def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: str) -> DataFile:
     # The name of a partition is no part of the path: instants of a wrong clock have none.
     path = f"{stored.location()}/data/{name}-{uuid.uuid4().hex[:12]}.parquet"
     footers: list[pq.FileMetaData] = []
@@ -219,8 +191,18 @@ def _write_one(stored: IcebergTable, rows: pa.Table, number: int | None, name: s
             write_page_checksum=True,
         )
         size = stream.tell()
-    facts = _facts(stored.schema(), rows, *footers)
-    return Written(path, number, rows.num_rows, size, facts)
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(number),
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        spec_id=stored.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **_facts(stored.schema(), rows, *footers),
+    )
 
 
 def _facts(schema: Schema, rows: pa.Table, footer: pq.FileMetaData) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -27,18 +28,18 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.manifest import DataFile, ManifestEntryStatus
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.table import Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 from sqlalchemy.exc import IntegrityError
 
-from fairlead.pipeline.errors import RESTORE, BrokenLake
+from fairlead.pipeline.errors import RESTORE, RESTORE_FILE, BrokenLake
 from fairlead.pipeline.partitions import HOUR_US
 from fairlead.pipeline.schema import Table
 from fairlead.pipeline.warehouse import data_files, sweeping
-from fairlead.pipeline.warehouse.data_files import TableFile, Written
+from fairlead.pipeline.warehouse.data_files import TableFile
 from fairlead.pipeline.warehouse.failures import catalog_errors
 from fairlead.pipeline.warehouse.layout import (
     DAY_US,
@@ -127,7 +128,7 @@ class WarehouseTable:
 
     # writing --------------------------------------------------------------------------------------
 
-    def write(self, rows: pa.Table, name: str, seen: TableState | None = None) -> list[Written]:
+    def write(self, rows: pa.Table, name: str, seen: TableState | None = None) -> list[DataFile]:
         """Write the rows to files that no snapshot lists yet; their names begin with `name`.
 
         Write only after the state was read on which the commit will rest: `sweep` removes older
@@ -141,7 +142,7 @@ class WarehouseTable:
 
     def append(
         self,
-        written: Sequence[Written],
+        written: Sequence[DataFile],
         moves: Moves,
         seen: TableState,
         known: int | None = None,
@@ -155,12 +156,7 @@ class WarehouseTable:
         instant of the commit.
         """
         summary = {} if known is None else {KNOWN_UNTIL: str(known)}
-
-        def change(transaction: Transaction, stored: IcebergTable) -> None:
-            with transaction.update_snapshot(summary).merge_append() as files:
-                for each in written:
-                    files.append_data_file(data_files.as_data_file(stored, each))
-
+        change = self._replacement(None, written, summary)
         return self._commit(seen, change, {CURSOR + name: at for name, at in moves.items()})
 
     def add(self, rows: pa.Table, name: str) -> None:
@@ -187,7 +183,7 @@ class WarehouseTable:
     def replace(
         self,
         parts: Collection[str],
-        written: Sequence[Written],
+        written: Sequence[DataFile],
         seen: TableState,
         properties: Mapping[str, str | None] = MappingProxyType({}),
         is_housekeeping: bool = False,
@@ -200,10 +196,9 @@ class WarehouseTable:
         """
         names = set(parts)
         for each in written:
-            if part_name(self.table, each.number) not in names:
+            if (part := part_name(self.table, each.partition[0])) not in names:
                 raise BrokenLake(
-                    f"{self.table.name}: rows lie outside the partitions to be replaced:"
-                    f" {part_name(self.table, each.number)}"
+                    f"{self.table.name}: rows lie outside the partitions to be replaced: {part}"
                 )
 
         summary = _HOUSEKEEPING if is_housekeeping else {}
@@ -212,25 +207,30 @@ class WarehouseTable:
 
     def _replacement(
         self,
-        is_gone: Callable[[TableFile], bool],
-        written: Sequence[Written],
+        is_gone: Callable[[TableFile], bool] | None,
+        written: Sequence[DataFile],
         summary: dict[str, str],
     ) -> Callable[[Transaction, IcebergTable], None]:
-        """Return a change that removes the files that meet a condition, and adds others."""
+        """Return a change that removes the files that meet a condition (None: no file), and adds
+        others."""
 
         def change(transaction: Transaction, stored: IcebergTable) -> None:
             snapshot = stored.current_snapshot()
-            gone = [
-                entry.data_file
-                for entry in (data_files.entries(snapshot, stored.io) if snapshot else ())
-                if is_gone(data_files.facts_of(self.table, stored, entry.data_file))
-            ]
+            gone = (
+                []
+                if is_gone is None or snapshot is None
+                else [
+                    entry.data_file
+                    for entry in data_files.entries(snapshot, stored.io)
+                    if is_gone(data_files.facts_of(self.table, stored, entry.data_file))
+                ]
+            )
             update = transaction.update_snapshot(summary)
             with update.overwrite() if gone else update.merge_append() as files:
                 for file in gone:
                     files.delete_data_file(file)
                 for each in written:
-                    files.append_data_file(data_files.as_data_file(stored, each))
+                    files.append_data_file(each)
 
         return change
 
@@ -239,18 +239,30 @@ class WarehouseTable:
         parts: Collection[str],
         change: Callable[[pa.Table], pa.Table | None],
         name: str,
-    ) -> None:
-        """Replace the rows of these partitions by those that `change` returns (None: leave them),
-        and start again if another writer was first. Raise BrokenLake, StoreUnavailable."""
-        while True:
+        tries: int | None = None,
+        is_housekeeping: bool = False,
+    ) -> bool:
+        """Replace the rows of these partitions by those that `change` returns (None: leave them).
+        Start again if another writer was first; return False after so many `tries` (None: any
+        number). Raise BrokenLake, also for files with fewer rows than listed, and
+        StoreUnavailable."""
+        for _ in count() if tries is None else range(tries):
             seen = self.state()
-            rows = change(self.load(parts, snapshot=seen.snapshot))
+            found = self.load(parts, snapshot=seen.snapshot)
+            rows = change(found)
             if rows is None:
-                return
+                return True
+            listed = sum(file.rows for file in self.files(parts, seen=seen))
+            if found.num_rows != listed:
+                raise BrokenLake(
+                    f"{self.table.name}: {', '.join(parts)}: {listed:,} rows are listed, and the"
+                    f" files have {found.num_rows:,}; {RESTORE_FILE}"
+                )
             written = self.write(rows, name, seen)
-            if self.replace(parts, written, seen):
-                return
+            if self.replace(parts, written, seen, is_housekeeping=is_housekeeping):
+                return True
             self.take_away(written)
+        return False
 
     def drop_damaged(self) -> int:
         """Remove the missing and damaged files of the present snapshot from the table; return the
@@ -269,13 +281,13 @@ class WarehouseTable:
         except BrokenLake:
             return True
 
-    def take_away(self, written: Iterable[Written]) -> None:
+    def take_away(self, written: Iterable[DataFile]) -> None:
         """Remove files of a refused commit. Remove them at once, because they may contain rows of
         a key that was erased meanwhile."""
         stored = self._load()
         if stored is not None:
             for each in written:
-                sweeping.remove(stored.io, each.path)
+                sweeping.remove(stored.io, each.file_path)
 
     # reading --------------------------------------------------------------------------------------
 
@@ -317,48 +329,27 @@ class WarehouseTable:
         columns: list[str] | None = None,
         where: ds.Expression | None = None,
         snapshot: int | None = None,
-        encoded: Collection[str] = (),
     ) -> pa.Table:
-        """Return rows in memory.
-
-        where: condition on the rows. encoded: columns of texts that are returned with a dictionary.
-        Raise BrokenLake for a missing or damaged file, or a missing snapshot.
-        """
+        """Return the rows that meet a condition, in memory; compare the checksums of their pages.
+        Raise BrokenLake for a missing or damaged file, or a missing snapshot."""
         schema = self.table.arrow()
         schema = pa.schema([field.with_nullable(True) for field in schema])
-        for name in encoded:
-            texts = pa.field(name, pa.dictionary(pa.int32(), pa.string()))
-            schema = schema.set(schema.get_field_index(name), texts)
         wanted = columns or schema.names
         seen = self.state()
         files = self.files(parts, snapshot, seen)
         if seen.stored is None or not files:
             return pa.schema([schema.field(name) for name in wanted]).empty_table()
-        with catalog_errors(self._location), data_files.file_errors(self.table):
-            rows = self.dataset(seen.stored, files, schema, encoded)
-            return rows.to_table(columns=wanted, filter=where)
-
-    def dataset(
-        self,
-        stored: IcebergTable,
-        files: Sequence[TableFile],
-        schema: pa.Schema,
-        encoded: Collection[str] = (),
-    ) -> ds.Dataset:
-        """Return these files as a dataset of PyArrow, of which none is opened yet. Reading them
-        compares the checksums of pages. Raise BrokenLake if the first file is missing."""
-        io = stored.io
+        io = seen.stored.io
         assert isinstance(io, PyArrowFileIO)
         scheme, netloc, _ = io.parse_location(files[0].path)
         paths = [io.parse_location(file.path)[2] for file in files]
         scan = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        parquet = ds.ParquetFileFormat(
-            dictionary_columns=set(encoded), default_fragment_scan_options=scan
-        )
-        with data_files.file_errors(self.table):
-            return ds.dataset(
+        parquet = ds.ParquetFileFormat(default_fragment_scan_options=scan)
+        with catalog_errors(self._location), data_files.file_errors(self.table):
+            rows = ds.dataset(
                 paths, schema=schema, format=parquet, filesystem=io.fs_by_scheme(scheme, netloc)
             )
+            return rows.to_table(columns=wanted, filter=where)
 
     def changed(self, since: int, until: int | None = None) -> set[str] | None:
         """Return the partitions whose files differ between the snapshots `since` and `until`
@@ -392,11 +383,6 @@ class WarehouseTable:
 
     # housekeeping ---------------------------------------------------------------------------------
 
-    def expire(self, before: int) -> int:
-        """Forget snapshots made before this instant (microseconds) that no branch and no tag has;
-        return their number. Their files stay until `sweep`."""
-        return self._expire(lambda stored: (before, before), 1)
-
     def expire_unneeded(self, now: int, at_least: int = 1) -> int:
         """Forget the snapshots that nobody needs, if they are `at_least` so many; return their
         number.
@@ -405,20 +391,21 @@ class WarehouseTable:
         tags what it reads. Replaced files stay listed for a day. The next plan needs the snapshots
         since the last build, to leave out compactions; they stay for a day too.
         """
+        stored = self._load()
+        built = None if stored is None else stored.metadata.snapshot_by_name(PUBLISHED)
+        read = now if built is None else built.timestamp_ms * 1000
+        before = min(now - HOUR_US, max(read, now - DAY_US))
+        return self.expire(before, now - DAY_US, at_least)
 
-        def limits(metadata: TableMetadata) -> tuple[int, int]:
-            built = metadata.snapshot_by_name(PUBLISHED)
-            read = now if built is None else built.timestamp_ms * 1000
-            return min(now - HOUR_US, max(read, now - DAY_US)), now - DAY_US
+    def expire(self, before: int, replaced_before: int | None = None, at_least: int = 1) -> int:
+        """Forget snapshots made before this instant (microseconds) that no branch and no tag has,
+        if they are `at_least` so many; return their number. Their files stay until `sweep`.
 
-        return self._expire(limits, at_least)
-
-    def _expire(self, limits: Callable[[TableMetadata], tuple[int, int]], at_least: int) -> int:
-        """Forget snapshots before the instants that `limits` returns: of the snapshots, and of the
-        replacement of their files."""
+        replaced_before: instant of the replacement of their files; default: the same.
+        """
+        replaced = before if replaced_before is None else replaced_before
         while (stored := self._load()) is not None:
-            before, replaced_before = limits(stored.metadata)
-            ids = sweeping.expired(stored.metadata, before // 1000, replaced_before // 1000)
+            ids = sweeping.expired(stored.metadata, before // 1000, replaced // 1000)
             if len(ids) < at_least:
                 return 0
             for url in sweeping.superseded(stored):
@@ -429,11 +416,16 @@ class WarehouseTable:
                 return len(ids)
         return 0
 
-    def drop_branches(self, before: int) -> None:
+    def drop_branches(self, before: int | None) -> None:
         """Remove the branches and tags of builds that began before this instant (microseconds) and
-        never ended."""
+        never ended; with None, all that are not at the present snapshot."""
         while (stored := self._load()) is not None:
-            dead = [name for name in stored.metadata.refs if 0 < began_at(name) < before]
+            present = _main(stored.metadata)
+            dead = [
+                name
+                for name, ref in stored.metadata.refs.items()
+                if (ref.snapshot_id != present if before is None else 0 < began_at(name) < before)
+            ]
             if not dead:
                 return
             with (
@@ -496,13 +488,12 @@ class WarehouseTable:
             stored = self._create()
             if _main(stored.metadata) is not None:
                 return False
-        if not self._has_no_retries(stored):
-            return False
-        # A commit changes its object, and `seen` may be used again.
-        transaction = _Transaction(
-            IcebergTable(
-                self._name, stored.metadata, stored.metadata_location, stored.io, self._catalog
-            )
+        # Another engine may have changed the property. A commit changes its object, and `seen` may
+        # be used again.
+        properties_now = {**stored.properties, **NO_RETRIES}
+        metadata = stored.metadata.model_copy(update={"properties": properties_now})
+        transaction = Transaction(
+            IcebergTable(self._name, metadata, stored.metadata_location, stored.io, self._catalog)
         )
         with catalog_errors(self._location):
             try:
@@ -523,36 +514,24 @@ class WarehouseTable:
                 raise
         return True
 
-    def _has_no_retries(self, stored: IcebergTable) -> bool:
-        """Return whether the library repeats no refused commit on this table. If it would, change
-        the property and return False, so that the caller starts again."""
-        if NO_RETRIES.items() <= stored.properties.items():
-            return True
-        # If another writer was first, the caller reads the table again, and comes here again.
-        with catalog_errors(self._location), suppress(CommitFailedException):
-            stored.transaction().set_properties(NO_RETRIES).commit_transaction()
-        return False
-
-    def _load(self) -> IcebergTable | None:
-        with catalog_errors(self._location):
-            while True:
-                try:
-                    stored = self._catalog.load_table(self._name)
-                    self._refuse_copy(stored)
-                    return stored
-                except (NoSuchTableError, NoSuchNamespaceError):
-                    return None
-                except FileNotFoundError as error:
-                    # The metadata was superseded ten times between two reads, or is lost.
-                    if not self._is_moving():
-                        raise BrokenLake(
-                            f"{self.table.name}: the metadata that its catalog names is missing:"
-                            f" {error}; {RESTORE}"
-                        ) from None
-                except (ValidationError, ValueError) as error:
-                    raise BrokenLake(
-                        f"{self.table.name}: its metadata is damaged; {RESTORE}"
-                    ) from error
+    def _load(self, tries: int = 2) -> IcebergTable | None:
+        try:
+            with catalog_errors(self._location):
+                stored = self._catalog.load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except FileNotFoundError as error:
+            # The metadata is lost, or was superseded ten times between two reads.
+            if tries > 1:
+                return self._load(tries - 1)
+            raise BrokenLake(
+                f"{self.table.name}: the metadata that its catalog names is missing: {error};"
+                f" {RESTORE}"
+            ) from None
+        except (ValidationError, ValueError) as error:
+            raise BrokenLake(f"{self.table.name}: its metadata is damaged; {RESTORE}") from error
+        self._refuse_copy(stored)
+        return stored
 
     def _refuse_copy(self, stored: IcebergTable) -> None:
         """Raise BrokenLake if the files of the table are in another lake, of which this one is a
@@ -564,13 +543,6 @@ class WarehouseTable:
                 f" its files name {sweeping.path_of(old)}; run `fairlead pipeline restore` while"
                 " nobody writes to it"
             )
-
-    def _is_moving(self) -> bool:
-        try:
-            self._catalog.load_table(self._name)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _create(self) -> IcebergTable:
         """Return the table, created if missing."""
@@ -595,21 +567,6 @@ class WarehouseTable:
                 )
             except (TableAlreadyExistsError, IntegrityError):
                 return self._catalog.load_table(self._name)
-
-
-class _Transaction(Transaction):
-    """Transaction that computes its metadata once for each update. The library does so at each
-    look, 15 times a commit, and each time copies all snapshots."""
-
-    _computed: tuple[object, TableMetadata] | None = None
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        if not self._updates:
-            return self._table.metadata
-        if self._computed is None or self._computed[0] is not self._updates:
-            self._computed = (self._updates, super().table_metadata)
-        return self._computed[1]
 
 
 def branch_name(now: int) -> str:
