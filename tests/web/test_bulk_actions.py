@@ -40,6 +40,7 @@ async def test_a_viewer_comes_back_to_the_filtered_list_after_a_change_of_select
     task = app.management.page(limit=1).tasks[0].id
     chosen = {"ids": task}
     confirmation = (await browser.post("/confirm/cancel_matching", **chosen)).text
+    assert "End the named tasks as CANCELLED" in confirmation
     assert 'href="/tasks?queue=mail&amp;tenant=acme">Back' in confirmation
     response = await browser.post("/do/cancel_matching", **chosen)
     assert response.headers["location"] == "/tasks?queue=mail&tenant=acme"

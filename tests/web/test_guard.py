@@ -113,7 +113,10 @@ async def test_a_client_without_cookies_sends_the_token_as_bearer(app: App) -> N
 
 @pytest.mark.parametrize(
     "following",
-    ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\r\nb", "", "/é"],
+    [
+        *("//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\r\nb", "", "/é"),
+        *("/../admin", "/tasks/%2e%2E/../admin", "/.%2e/admin?x=1"),
+    ],
 )
 def test_a_login_never_leads_to_another_site(following: str) -> None:
     assert own_path(following) == "/"

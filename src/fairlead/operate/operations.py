@@ -286,6 +286,8 @@ def _value(field: Field, text: str) -> Any:
         # would select everything.
         case msgspec.inspect.IntType() if not _WHOLE.fullmatch(text):
             raise InvalidTask(f"{field.name}: use a whole number")
+        case msgspec.inspect.FloatType() if text.lower() == "null":
+            raise InvalidTask(f"{field.name}: use a number")
         case _:
             return text
 

@@ -4,7 +4,7 @@ the cure; the viewer gets it as a page with status 400."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from fairlead.core import values
 from fairlead.errors import InvalidTask
@@ -118,6 +118,7 @@ class Inputs:
 
 def own_path(given: str) -> str:
     """Return a path of this site; "/" for an address that could lead to another one."""
-    is_own = given.startswith("/") and not given.startswith("//")
+    path = unquote(given.partition("?")[0])
+    is_own = path.startswith("/") and not path.startswith("//") and "/.." not in path
     is_plain = given.isascii() and given.isprintable() and "\\" not in given
     return given if is_own and is_plain else "/"

@@ -45,13 +45,13 @@ def routes() -> list[ScreenRoute]:
 def _change(operation: Operation) -> Handler:
     def change(page: Page) -> Response:
         """Make the change, and lead back to the screen of the form, or to the bulk action."""
-        chosen = _chosen(page, operation)
+        chosen, back = _chosen(page, operation), _back(page)
         given = sent(page.form, chosen.arguments)
         result = called(page, chosen, given)
         if isinstance(result, BulkAction):
             shown = page.link("action", id=result.id)
             return page.done(f"Bulk action {result.id}: {result.verb}.", shown)
-        return page.done(_said(chosen, given, result), _back(page))
+        return page.done(_said(chosen, given, result), back)
 
     return change
 
@@ -63,7 +63,7 @@ def _confirm(operation: Operation) -> Handler:
         asked = [each for each in fields_of(chosen.arguments) if _is_asked(page, each)]
         return page.render(
             "confirm.html",
-            operation=operation,
+            operation=chosen,
             verb=operation.name.split("_")[0],
             **{"names": [], "tasks": [], "is_sample": False} | _meant(page, operation),
             asked=asked,
@@ -160,7 +160,9 @@ def _said(operation: Operation, given: msgspec.Struct, result: Any) -> str:
 
 def _parts(struct: msgspec.Struct) -> list[str]:
     found = []
-    for name, value in msgspec.structs.asdict(struct).items():
-        text = f"{len(value)}" if isinstance(value, list) else visible(str(value))
-        found.append(f"{name.replace('_', ' ')} {text}")
+    for field in fields_of(type(struct)):
+        value = getattr(struct, field.name)
+        if field.is_needed or value != field.default:
+            shown = len(value) if isinstance(value, list) else "none" if value is None else value
+            found.append(f"{field.name.replace('_', ' ')} {visible(str(shown))}")
     return found
