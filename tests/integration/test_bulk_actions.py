@@ -253,6 +253,18 @@ async def test_a_task_that_moves_to_another_tenant_meanwhile_is_not_changed(shop
     assert app.management.show(last).state == State.WAITING
 
 
+async def test_each_named_task_is_changed_once_and_each_wrong_id_is_refused(shop) -> None:
+    app, pay, bad = shop
+    first, second = submit(pay, 2, "acme")
+    outcomes = app.management.apply_all(Cancel(), [first, first, first[:4], "gone", second])
+    assert outcomes[first] is None and outcomes[second] is None
+    assert isinstance(outcomes[first[:4]], InvalidTask)
+    assert isinstance(outcomes["gone"], UnknownTask)
+    for wrong in ([first, "\0"], [first, None]):
+        with pytest.raises(InvalidTask):
+            app.management.apply_all(Cancel(), wrong)
+
+
 async def test_a_preview_counts_up_to_a_limit_and_shows_the_first_tasks(shop) -> None:
     app, pay, bad = shop
     ids = sorted(submit(pay, 1203))

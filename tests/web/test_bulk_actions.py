@@ -50,3 +50,11 @@ async def test_the_log_shows_the_values_of_a_change_in_words(app: App) -> None:
     app.management.actions.ask(NewValues(priority=3, actor="ada"), app.management.where())
     log = (await may(app, ()).get("/audit")).text
     assert "priority 3" in log and "{" not in log.split("<main", 1)[1]
+
+
+async def test_a_selected_task_that_is_gone_is_left_out_of_the_confirmation(app: App) -> None:
+    browser = may(app, {"cancel"})
+    await browser.get("/tasks")
+    task = app.management.page(limit=1).tasks[0].id
+    chosen = {"ids": ["01938d2c-0000-7000-8000-000000000000", task]}
+    assert "Cancel 1 task" in (await browser.post("/confirm/cancel_matching", **chosen)).text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
@@ -218,11 +219,13 @@ def _preview(verb: str) -> Callable[..., Preview]:
 
 
 def _preview_named(caller: Caller, change: Change, ids: list[str]) -> Preview:
-    found = [caller.management.named(id, tenants=caller.tenants) for id in ids]
-    fit = [task for task in found if task.state in change.states]
-    return Preview(
-        changed=len(fit), is_more=False, refused=len(found) - len(fit), first=fit[:MOST_FIRST]
-    )
+    fit = []
+    for id in (names := dict.fromkeys(ids)):
+        with suppress(InvalidTask, UnknownTask):  # which the change refuses too
+            task = caller.management.named(id, tenants=caller.tenants)
+            fit += [task] if task.state in change.states else []
+    refused = len(names) - len(fit)
+    return Preview(changed=len(fit), is_more=False, refused=refused, first=fit[:MOST_FIRST])
 
 
 def _asked(

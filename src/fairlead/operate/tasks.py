@@ -381,17 +381,19 @@ class Management:
         tenants: Collection[str] | None = None,
     ) -> dict[str, FairleadError | None]:
         """Change the named tasks, at most 500, as `apply` does; return for each id the error that
-        refused it, or None. Raise InvalidTask for a wrong change or too many ids."""
+        refused it, or None. Raise InvalidTask for a wrong change, or too many or impossible ids."""
         check_change(change)
+        if version is not None:
+            values.whole("version", version, 0, error=InvalidTask)
         if isinstance(task_ids, str) or not isinstance(task_ids, Sequence):
             raise InvalidTask(f"task_ids {values.brief(task_ids)}: use a list of ids")
         values.whole("number of tasks", len(task_ids), 0, MOST_CHANGED, InvalidTask)
         outcomes: dict[str, FairleadError | None] = {}
-        for task_id in task_ids:
+        for task_id in dict.fromkeys([checked_id(each) for each in task_ids]):
             try:
                 self.apply(change, task_id, version, tenants=tenants)
                 outcomes[task_id] = None
-            except (NotAllowed, StaleVersion, UnknownTask) as error:
+            except (InvalidTask, NotAllowed, StaleVersion, UnknownTask) as error:
                 outcomes[task_id] = error
         return outcomes
 
