@@ -58,3 +58,9 @@ async def test_a_selected_task_that_is_gone_is_left_out_of_the_confirmation(app:
     task = app.management.page(limit=1).tasks[0].id
     chosen = {"ids": ["01938d2c-0000-7000-8000-000000000000", task]}
     assert "Cancel 1 task" in (await browser.post("/confirm/cancel_matching", **chosen)).text
+
+
+async def test_all_that_match_are_the_tasks_of_the_list(app: App) -> None:
+    page = (await may(app, {"cancel"}).get("/tasks?no_key=off")).text
+    assert 'value="matching"' in page and 'name="filter.fairness_key"' not in page
+    assert 'name="no_key" value="on">' in page

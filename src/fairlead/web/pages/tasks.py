@@ -13,8 +13,6 @@ from fairlead.web.routing import Navigation, ScreenRoute, screen
 
 NAVIGATION = Navigation(title="Tasks", route="tasks", order=20)
 
-_FILTER = frozenset({*Filter.__struct_fields__, "no_key"})
-"""Parameters of the filter, which the address of a list has."""
 _ORDERS = [("newest", "newest"), ("oldest", "oldest")]
 _AGES = [
     ("", "any"),
@@ -34,7 +32,10 @@ def routes() -> list[ScreenRoute]:
 
 def show_tasks(page: Page) -> Response:
     """Show a page of the tasks that match."""
-    chosen = {name: text for name, text in page.query.pairs() if name in _FILTER and text}
+    fields = Filter.__struct_fields__
+    chosen = {name: text for name, text in page.query.pairs() if name in fields and text}
+    if page.query.flag("no_key"):
+        chosen["no_key"] = "on"
     found = read(page, "tasks")
     if page.query.text("after") is None and len(found.tasks) < page.query.rows():
         # The page has walked as far as a count would.
