@@ -154,6 +154,17 @@ def test_a_second_trigger_that_is_refused_while_its_task_runs_makes_the_run_no_c
 
 
 @pytest.mark.parametrize("tenant", ["", "acme/"])
+def test_two_triggers_of_one_claim_that_is_lost_leave_no_run_behind(tenant: str) -> None:
+    table = Table()
+    one = following(f"{tenant}a")
+    for each in (one, msgspec.structs.replace(one, seq=10**6)):
+        table.table.push(each)
+    table.take(2)
+    table.table.ended(one, 0)  # the claim names a task once, so one refusal comes back
+    assert not [*table.lane.runs]
+
+
+@pytest.mark.parametrize("tenant", ["", "acme/"])
 def test_keys_without_tasks_are_dropped_once_the_lane_has_passed_them(tenant: str) -> None:
     table = Table()
     for n in range(4000):

@@ -28,8 +28,6 @@ class ChargedRun:
     """Virtual time at weight 1."""
     since: float
     """Start, in monotonic seconds."""
-    refusals: int = 0
-    """Other triggers of the task that have started since, whose claims will be refused."""
 
 
 class ChargedRuns:
@@ -49,8 +47,7 @@ class ChargedRuns:
         """Add a run that begins, with its expected time as the charge; return None if a run of the
         task is here."""
         identity = (trigger.id, trigger.version)
-        if (found := self._runs.get(identity)) is not None:
-            found.refusals += 1
+        if identity in self._runs:
             return None
         charge = run_times.charge(trigger.name, trigger.fairness_key)
         run = self._runs[identity] = ChargedRun(trigger, lane, run_times, charge, self._now)
@@ -58,11 +55,10 @@ class ChargedRuns:
 
     def end(self, trigger: Trigger, cost: int) -> ChargedRun | None:
         """Remove and return a run of `cost` microseconds; None if it is unknown, because it began
-        under an earlier owner, or if this is the refusal of another trigger."""
+        under an earlier owner, or if the claim of another trigger of the task was refused (0)."""
         identity = (trigger.id, trigger.version)
         run = self._runs.get(identity)
-        if run is not None and not cost and run.refusals:
-            run.refusals -= 1
+        if run is not None and not cost and run.trigger is not trigger:
             return None
         return self._runs.pop(identity, None)
 
