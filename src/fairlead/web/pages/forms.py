@@ -96,6 +96,10 @@ def sent(form: Inputs, arguments: type[msgspec.Struct], prefix: str = "") -> Any
                 found[field.name] = text
             elif field.is_needed:
                 found[field.name] = None
+    known = {prefix + field.name for field in fields_of(arguments)}
+    for name, _ in form.pairs() if prefix else ():
+        if name.startswith(prefix) and name not in known:  # it would select more than is meant
+            raise BadInput(f"no field {visible(name)}")
     if any(value == [] for value in found.values()):
         raise BadInput("nothing is selected: select some, or choose all that match")
     return converted(found, arguments)
