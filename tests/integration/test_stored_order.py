@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Sequence
 
 import pytest
 
 from fairlead import App
+from fairlead.core.fair.stored_order import RUN
 from fairlead.model import NewTask
 from fairlead.ports.observer import Silent
 from fairlead.submit.submission import BULK
 
-KEYS = ["a", "a", "a", "b", "a", "c", "b"]
-SPREAD = ["a", "b", "c", "a", "b", "a", "a"]
+KEYS = ["a"] * (RUN + 2) + ["b", "c", "b"]
+IN_RUNS = ["a"] * RUN + ["b", "b", "c", "a", "a"]
 pytestmark = pytest.mark.stores
 
 
@@ -47,15 +47,14 @@ def stored(app: App, order: str, keys: list[str]) -> list[str]:
     return [key for _, key in by_id]
 
 
-def test_a_fair_queue_stores_one_task_of_each_key_in_turn(app: App) -> None:
-    assert stored(app, "fair", KEYS) == SPREAD
+def test_a_fair_queue_stores_a_run_of_each_key_side_by_side(app: App) -> None:
+    assert stored(app, "fair", KEYS) == IN_RUNS
 
 
 def test_a_fifo_queue_stores_tasks_as_they_are_submitted(app: App) -> None:
     assert stored(app, "fifo", KEYS) == KEYS
 
 
-def test_the_pieces_of_a_large_submit_are_stored_in_turns_together(app: App) -> None:
+def test_the_pieces_of_a_large_submit_are_stored_in_runs_together(app: App) -> None:
     flood, late = ["a"] * (2 * BULK), ["b"] * 5
-    expected = list(itertools.chain(*zip(flood, late, strict=False)))
-    assert stored(app, "fair", flood + late) == [*expected, *flood[5:]]
+    assert stored(app, "fair", flood + late) == [*flood[:RUN], *late, *flood[RUN:]]
