@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-RUN = 8
-"""Tasks of a key that are stored side by side: about a page of SQLite, 4 KiB."""
+RUN = 32
+"""Tasks of a key that are stored side by side: a few pages of SQLite, of 4 KiB each. One million
+tasks of 200 keys drain at 16,600/s with runs of 8, 20,400/s with 32, 17,600/s with 100."""
 
 
 class Keyed(Protocol):
