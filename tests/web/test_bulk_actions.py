@@ -69,6 +69,6 @@ async def test_all_that_match_are_the_tasks_of_the_list(app: App) -> None:
 async def test_a_misspelt_filter_of_a_form_is_refused_and_does_not_select_all(app: App) -> None:
     browser = may(app, {"cancel"})
     await browser.get("/tasks")
-    chosen = {"scope": "matching", "filter.nmae": "mail"}
+    chosen = {"scope": "matching", "filter.colour": "mail"}
     response = await browser.post("/do/cancel_matching", **chosen)
-    assert response.status_code == 400 and "filter.nmae" in response.text
+    assert response.status_code == 400 and "filter.colour" in response.text
