@@ -237,7 +237,7 @@ def test_the_second_of_two_exporters_of_the_same_rows_continues_after_them(
     wrote = overtake(monkeypatch, lambda table, number: number == 1 and other.round())
     assert exporter(history, lake).round().attempts == 0, "no attempt was left"
     assert exported(lake) == list(range(10))
-    assert not any(Path(file.path.removeprefix("file://")).exists() for file in wrote[0][1])
+    assert not any(Path(file.file_path.removeprefix("file://")).exists() for file in wrote[0][1])
 
 
 def test_an_attempt_that_commits_late_is_exported_once_after_its_commit(

@@ -102,7 +102,7 @@ def history_of(rows: Mapping[Table, Sequence[Mapping[str, Any]]]) -> Iterator[Hi
         data = pa.Table.from_pylist([dict(each) for each in made], table.arrow())
         old = {file.part for file in here.files()}
         written = here.write(data, "drawn", seen)
-        new = {part_name(table, each.number) for each in written}
+        new = {part_name(table, each.partition[0]) for each in written}
         assert here.replace(old | new, written, seen)
     yield history
 
