@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from fairlead import App
-from fairlead.core.fair.stored_order import RUN
+from fairlead.core.fair.stored_order import IN_TURN, RUN
 from fairlead.model import NewTask
 from fairlead.ports.observer import Silent
 from fairlead.submit.submission import BULK
 
-KEYS = ["a"] * (RUN + 2) + ["b", "c", "b"]
-IN_RUNS = ["a"] * RUN + ["b", "b", "c", "a", "a"]
+KEYS = ["a"] * (IN_TURN + RUN + 2) + ["b", "c", "b"]
+IN_RUNS = ["a", "b", "c", "a", "b", *["a"] * (IN_TURN + RUN)]
 pytestmark = pytest.mark.stores
 
 
@@ -47,7 +47,7 @@ def stored(app: App, order: str, keys: list[str]) -> list[str]:
     return [key for _, key in by_id]
 
 
-def test_a_fair_queue_stores_a_run_of_each_key_side_by_side(app: App) -> None:
+def test_a_fair_queue_shows_its_keys_first(app: App) -> None:
     assert stored(app, "fair", KEYS) == IN_RUNS
 
 
@@ -56,5 +56,11 @@ def test_a_fifo_queue_stores_tasks_as_they_are_submitted(app: App) -> None:
 
 
 def test_the_pieces_of_a_large_submit_are_stored_in_runs_together(app: App) -> None:
-    flood, late = ["a"] * (2 * BULK), ["b"] * 5
-    assert stored(app, "fair", flood + late) == [*flood[:RUN], *late, *flood[RUN:]]
+    flood, late = ["a"] * (2 * BULK), ["b"] * (IN_TURN + 5)
+    turns = ["a", "b"] * IN_TURN
+    assert stored(app, "fair", flood + late) == [
+        *turns,
+        *["a"] * RUN,
+        *["b"] * 5,
+        *["a"] * (2 * BULK - IN_TURN - RUN),
+    ]
