@@ -12,7 +12,7 @@ from typing import Protocol
 
 RUN = 32
 """Tasks of a key that are stored side by side: a few pages of SQLite, of 4 KiB each. One million
-tasks of 200 keys drain at 16,600/s with runs of 8, 20,400/s with 32, 17,600/s with 100."""
+tasks of 200 keys drained at 16,600/s with runs of 8, 20,400/s with 32, 17,600/s with 100."""
 
 
 IN_TURN = 8
