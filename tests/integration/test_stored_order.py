@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from fairlead.core.fair.stored_order import IN_TURN, RUN
 from fairlead.model import NewTask
 from fairlead.ports.observer import Silent
 from fairlead.submit.submission import BULK
+from fairlead.testing import drain
 
 KEYS = ["a"] * (IN_TURN + RUN + 2) + ["b", "c", "b"]
 IN_RUNS = ["a", "b", "c", "a", "b", *["a"] * (IN_TURN + RUN)]
@@ -23,6 +25,22 @@ class Seen(Silent):
 
     def submitted(self, tasks: Sequence[NewTask]) -> None:
         self.keys = [task.fairness_key for task in tasks]
+
+
+async def test_each_key_of_a_submit_runs_once_before_any_runs_twice(app: App) -> None:
+    """Far more tasks than memory holds at first: the lane knows all keys before it starts one."""
+    app.queue("q", order="fair", partitions=1)
+    ran: list[str] = []
+
+    @app.task(queue="q")
+    async def note(key: str) -> None:
+        ran.append(key)
+
+    keys = [f"k{n}" for n in range(140) for _ in range(1 + 2000 // (n + 1))]
+    random.Random(1).shuffle(keys)
+    app.submit_many([note.options(fairness_key=key).draft(key=key) for key in keys])
+    await drain(app, concurrency=50)
+    assert len(set(ran[:140])) == 140
 
 
 def stored(app: App, order: str, keys: list[str]) -> list[str]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-RUN = 32
-"""Tasks of a key that are stored side by side: a few pages of SQLite, of 4 KiB each. One million
-tasks of 200 keys drained at 16,600/s with runs of 8, 20,400/s with 32, 17,600/s with 100."""
-
-
 IN_TURN = 8
-"""Tasks of each key before that, one of each in turn: a lane that begins finds its keys early."""
+"""Tasks of each key that are stored first, one of each in turn: a lane that begins finds all keys
+before it starts one."""
+
+RUN = 32
+"""Tasks of a key that are stored side by side after that: a few pages of SQLite, of 4 KiB each.
+Among 8, 32 and 100, one million tasks drained fastest with 32."""
 
 
 class Keyed(Protocol):
