@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from fairlead import charts
 from fairlead.clock import MICROS, to_datetime
 from fairlead.core.visible import LINES, visible
+from fairlead.operate.doctor.finding import counted
 
 NOTHING = "\N{EN DASH}"
 """Cell of a value that is not there."""
@@ -37,7 +38,7 @@ def environment() -> Environment:
         exact=exact,
         iso=iso,
         percent=percent,
-        plural=plural,
+        plural=counted,
         when=when,
     )
     found.globals.update(charts=charts)
@@ -58,11 +59,6 @@ def exact(value: Any) -> Markup:
 def count(number: int | None) -> str:
     """Return a number with separators."""
     return NOTHING if number is None else f"{number:,}"
-
-
-def plural(number: int, one: str, many: str | None = None) -> str:
-    """Return a number and its noun, such as `1 task` or `3 tasks`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def described(details: str | None) -> str | None:

@@ -261,10 +261,14 @@ async def _position(sight: _Sight, record: TaskRecord) -> tuple[Position, str, s
         ahead = await store.database.read(store.ahead(record.id, most))
         position = Position(ahead=ahead, is_cut=ahead == most)
         if position.is_cut:
-            return position, f"{ahead:,} tasks or more arrived before it", limits
+            return position, f"{counted(ahead, 'task')} or more arrived before it", limits
         if owned is None:
-            return position, f"{ahead:,} tasks arrived before it", limits
-        return position, f"not in the stored backlog, at most {ahead:,} tasks ahead of it", limits
+            return position, f"{counted(ahead, 'task')} arrived before it", limits
+        return (
+            position,
+            f"not in the stored backlog, at most {counted(ahead, 'task')} ahead of it",
+            limits,
+        )
     tasks, keys = await backlog.ahead(lane, kept.ack_level, entry.level, most)
     position = Position(ahead=tasks, keys_ahead=keys, level=entry.level, is_cut=tasks == most)
     level = f"({entry.level.pass_}, {entry.level.id})"

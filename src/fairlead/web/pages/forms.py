@@ -12,6 +12,7 @@ from starlette.responses import Response
 from fairlead.core.visible import visible
 from fairlead.operate.actions import MOST_FIRST
 from fairlead.operate.change_operations import CHANGING
+from fairlead.operate.doctor.finding import counted
 from fairlead.operate.operations import Field, Operation, converted, fields_of
 from fairlead.operate.results import ChangedTasks, Done, TenantPreview
 from fairlead.operate.store.actions import BulkAction
@@ -19,7 +20,6 @@ from fairlead.web.api.operations import called
 from fairlead.web.api.sharded_operations import SHARDED
 from fairlead.web.inputs import MOST_PATH_BYTES, MOST_QUERY_BYTES, BadInput, Inputs, own_path
 from fairlead.web.page import Page
-from fairlead.web.rendering import plural
 from fairlead.web.routing import Handler, ScreenRoute, action
 
 _CHANGES = {each.name: each for each in (*CHANGING, *SHARDED) if not each.is_read}
@@ -120,11 +120,11 @@ def _meant(page: Page, operation: Operation) -> dict[str, Any]:
     """Return how many the change is about, and the first of them."""
     if operation.preview is None:
         ids = sent(page.form, operation.arguments).ids
-        return {"number": plural(len(ids), "message"), "names": ids[:MOST_FIRST]}
+        return {"number": counted(len(ids), "message"), "names": ids[:MOST_FIRST]}
     preview = _CHANGES[operation.preview]
     found = called(page, preview, sent(page.form, preview.arguments))
     if isinstance(found, TenantPreview):
-        number = plural(found.number, "tenant")
+        number = counted(found.number, "tenant")
         return {"number": number, "names": found.first, "is_sample": found.is_sample}
     more = "+" if found.is_more else ""
     number = f"{found.changed:,}{more} {'task' if found.changed == 1 else 'tasks'}"
